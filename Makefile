@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+# millrace. `make help` lists what can be made.
+
+SAN    ?=
+B      := build$(if $(SAN),/san)
+PREFIX ?= /usr/local
+PYTHON ?= /usr/bin/python3
+JOBS   ?= $(shell nproc)
+
+VERSION := 0.1.0
+CC      ?= gcc
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(CI),-Werror)
+HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
+CFLAGS  ?= -O3 -g
+override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
+override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' -Iinclude
+override LDFLAGS += -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN))
+
+LIBS          := -lev -lyaml -lxxhash -lcares -lm
+LIBS_replay   := -lpcap
+LIBS_kafka    := -lrdkafka -lpthread
+LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
+
+PROGRAMS := millrace millracectl millrace-replay millrace-sink millrace-kafka
+LIB_SRC  := $(sort $(wildcard src/*/*.c))
+LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
+TESTS    := $(sort $(wildcard tests/unit/test_*.c))
+FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+BENCHES  := $(sort $(wildcard tests/bench/*.c))
+
+.PHONY: all deps run check check-unit check-fuzz check-integ test soak bench fuzz lint install docs clean help
+.SECONDARY:
+
+all: $(PROGRAMS:%=$B/%) ## build all programs into build/
+
+deps: ## install what is missing (Debian packages; needs root)
+	@tools/deps
+
+run: deps ## show the main job: a relay with 2 workers, 3 backends, live numbers (DEMO_SECONDS=10 ends by itself)
+	@$(MAKE) -s -j$(JOBS) all
+	@tools/demo
+
+test: deps ## install what is missing, build, pass every test
+	@$(MAKE) -j$(JOBS) all check-build
+	@$(MAKE) check
+	@$(MAKE) -j$(JOBS) SAN=address,undefined all check-build
+	@$(MAKE) SAN=address,undefined check-unit check-fuzz
+	@$(MAKE) check-integ
+
+check: lint check-unit check-fuzz ## unit tests, replay of the fuzzers' corpora, lint
+
+check-build: $(TESTS:tests/unit/%.c=$B/tests/%) $(FUZZERS:tests/fuzz/%.c=$B/tests/%)
+
+check-unit: $(TESTS:tests/unit/%.c=$B/tests/%)
+	@for t in $^; do echo "$$t"; $$t || exit 1; done
+
+check-fuzz: $(FUZZERS:tests/fuzz/%.c=$B/tests/%)
+	@for t in $^; do n=$${t##*/fuzz_}; $$t tests/fuzz/corpus/$$n || exit 1; done
+
+check-integ: all ## the real program against real peers
+	@$(PYTHON) -m pytest -q -n $(JOBS) --dist load -m 'not soak' tests/integ
+
+soak: all ## the sizes that the issues state
+	@$(PYTHON) -m pytest -q -m soak tests/integ
+
+bench: all $(BENCHES:tests/bench/%.c=$B/tests/%) ## CPU per line beside the floor, as ratios
+	@$(PYTHON) tests/bench/bench.py
+
+fuzz: ## run each fuzzer for FUZZ_SECONDS (60)
+	@tools/fuzz $${FUZZ_SECONDS:-60}
+
+lint: ## layers, file sizes, tables and documentation agree
+	@$(PYTHON) tools/lint
+
+docs: $B/millrace ## renew the parts of the documentation that come from the tables
+	@tools/docs $B
+
+install: all ## install programs, man pages and samples below DESTDIR and PREFIX
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
+		$(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/millrace
+	install -m 755 build/millrace $(DESTDIR)$(PREFIX)/sbin
+	install -m 755 $(filter-out build/millrace,$(PROGRAMS:%=build/%)) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 etc/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 etc/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
+	install -m 644 etc/*.yaml README.md CHANGELOG.md $(DESTDIR)$(PREFIX)/share/doc/millrace
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+$B/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$B/libmillrace.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$B/millrace: $B/obj/src/main.o $B/libmillrace.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+# A tool is tools/millrace-NAME.c (or millracectl.c) and tools/NAME_*.c.
+define tool
+$B/$1: $(patsubst %.c,$B/obj/%.o,tools/$1.c $(sort $(wildcard tools/$2_*.c))) $B/libmillrace.a
+	$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LIBS) $$(LIBS_$2)
+endef
+$(eval $(call tool,millracectl,ctl))
+$(eval $(call tool,millrace-replay,replay))
+$(eval $(call tool,millrace-sink,sink))
+$(eval $(call tool,millrace-kafka,kafka))
+
+$B/tests/test_%: $B/obj/tests/unit/test_%.o $B/libmillrace.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_check) $(LIBS) -lpthread
+
+$B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/libmillrace.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+$B/tests/%_bench: $B/obj/tests/bench/%_bench.o $B/libmillrace.a
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
+
+# tests may include a .c of src to reach its static functions
+$B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/output -Isrc/stats -Isrc/master -I. \
+	-DTEST_DATA='"$(CURDIR)/tests/data"'
+$B/obj/tests/%.o: WARN := $(filter-out -Wmissing-prototypes,$(WARN))
+
+-include $(shell find build -name '*.d' 2>/dev/null)

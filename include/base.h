@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * base: errors, log, clock, text, hashes, process facts. Knows nothing of relaying.
+ * Everything here may run before and after fork, in any process, unless a function says otherwise.
+ */
+#ifndef BASE_H
+#define BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
+
+#define KIB (UINT64_C(1) << 10)
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+
+/* -- errors ---------------------------------------------------------------------------------------------------- */
+
+/* One full sentence for a person: what is wrong, with the thing quoted, and what to do. */
+struct err {
+	char text[1024];
+};
+
+/* Sets the text and returns `code` (0 or -errno), so that a failure is one line: return err_set(err, -EINVAL, "…").
+ * err may be NULL. */
+int err_set(struct err *err, int code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* A condition that only a bug of ours can make true. Ends this process with a log line and SIGABRT. Never for what came
+ * from the network, the kernel or a file. */
+#define BUG_ON(cond)                                                                                                   \
+	do {                                                                                                           \
+		if (UNLIKELY(cond))                                                                                    \
+			base_bug(#cond, __FILE__, __LINE__);                                                           \
+	} while (0)
+_Noreturn void base_bug(const char *what, const char *file, int line);
+
+/* -- log ------------------------------------------------------------------------------------------------------- */
+
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
+
+/* Where lines go: stderr (one write(2) a line, so that processes do not mix), or syslog. `who` stands before each
+ * text ("master", "worker 2") and is copied. Call again after fork to change `who`. */
+void log_open(const char *who, bool to_syslog, enum log_level level);
+void log_set_level(enum log_level level);
+/* 0 and *level for "error", "warn", "info", "debug" (any case; also statsrelay's "warning"), else -EINVAL. */
+int log_level_parse(const char *name, enum log_level *level);
+
+/* Text that came from outside goes through text_escape first. A newline within the text is written as "\n". */
+void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+#define log_error(...) log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warn(...) log_line(LOG_LEVEL_WARN, __VA_ARGS__)
+#define log_info(...) log_line(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)
+
+/* One kind of repeated line: true when it may be written now (at most one in `every_ms`), *held then says how many
+ * were held back since the last. Zeroed memory is a fresh one. */
+struct log_limit {
+	uint64_t last_us;
+	uint64_t held;
+};
+bool log_limit_pass(struct log_limit *limit, uint64_t now_us, uint64_t every_ms, uint64_t *held);
+
+/* -- clock ----------------------------------------------------------------------------------------------------- */
+
+uint64_t clock_us(void);      /* CLOCK_MONOTONIC, microseconds: for intervals */
+uint64_t clock_real_us(void); /* CLOCK_REALTIME, microseconds since 1970 */
+
+/* -- text ------------------------------------------------------------------------------------------------------ */
+
+/* "64", "64k", "64KiB", "32M", "32MiB", "1GiB" (1024s; kB and MB are 1000s). 0, or -EINVAL, -ERANGE. */
+int text_parse_bytes(const char *s, uint64_t *bytes);
+/* "250us", "5ms", "5s", "10m", "1h", or "off" (0) → microseconds. A bare number is seconds ("0.5" too). */
+int text_parse_time(const char *s, uint64_t *us);
+/* Decimal digits only, whole string. */
+int text_parse_uint(const char *s, uint64_t *n);
+/* "true yes on" / "false no off". */
+int text_parse_bool(const char *s, bool *b);
+/* "32 MiB", "1.5 KiB", "17 B" into buf (at least 16 bytes); returns buf. */
+char *text_format_bytes(char *buf, size_t size, uint64_t bytes);
+/* "250 ms", "12 s", "3 min". */
+char *text_format_time(char *buf, size_t size, uint64_t us);
+/* Printable copy of bytes from outside: control and non-ASCII bytes, quotes and backslashes as \xNN, \n, \", \\;
+ * always ends with NUL; cut with "..." when it does not fit. Returns buf. */
+char *text_escape(char *buf, size_t size, const void *bytes, size_t len);
+
+/* A string that grows. Zeroed memory is an empty one. After a failed allocation `failed` is true and adding does
+ * nothing. Freed by text_free. */
+struct text {
+	char *s; /* NUL at s[len] when not NULL */
+	size_t len, size;
+	bool failed;
+};
+void text_add(struct text *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void text_add_bytes(struct text *t, const void *bytes, size_t len);
+/* A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD. */
+void text_add_json(struct text *t, const char *s, size_t len);
+void text_free(struct text *t);
+
+/* -- hash ------------------------------------------------------------------------------------------------------ */
+
+#define HASH_STATSRELAY_SEED 0xaccd3d34u
+/* MurmurHash3_x86_32. */
+uint32_t hash_murmur3_32(const void *bytes, size_t len, uint32_t seed);
+
+#define HASH_SLOTS 65536u
+/* Weighted rendezvous table: slots[i] = index (0..n-1) of the member that owns slot i. A member's score in a slot is
+ * weight / -ln(u) with u in (0,1) from XXH64(name, seed = slot); ties go to the name that sorts first, so the order of
+ * members does not matter. Weight 0 owns nothing; n is 1..65535; at least one weight is above 0, names differ.
+ * Time: n × 65,536 hashes (about 1 s for 1,000): never in a worker's loop. A key's slot is hash_slot(murmur3 of it). */
+struct hash_member {
+	const char *name;
+	double weight;
+};
+void hash_rendezvous(uint16_t slots[HASH_SLOTS], const struct hash_member *members, size_t n);
+static inline uint32_t hash_slot(uint32_t murmur)
+{
+	return murmur >> 16;
+}
+
+/* -- process --------------------------------------------------------------------------------------------------- */
+
+unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
+/* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped). */
+void proc_close_others(const int *keep, size_t n);
+void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_log: what reaches stderr, byte by byte, and how often. Each test is a process of its own (check forks), whose
+ * stderr is a pipe.
+ */
+#include <base.h>
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <regex.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static char got[16384];
+static int pipe_fds[2];
+
+static void capture(void)
+{
+	ck_assert_int_eq(pipe2(pipe_fds, O_NONBLOCK), 0);
+	ck_assert_int_eq(dup2(pipe_fds[1], STDERR_FILENO), STDERR_FILENO);
+}
+
+static const char *captured(void)
+{
+	ssize_t n = read(pipe_fds[0], got, sizeof(got) - 1);
+	got[n > 0 ? n : 0] = '\0';
+	return got;
+}
+
+static void check_matches(const char *s, const char *pattern)
+{
+	regex_t re;
+	ck_assert_int_eq(regcomp(&re, pattern, REG_EXTENDED | REG_NOSUB), 0);
+	ck_assert_msg(regexec(&re, s, 0, NULL, 0) == 0, "'%s' is not '%s'", s, pattern);
+	regfree(&re);
+}
+
+#define STAMP "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z "
+
+START_TEST(one_line)
+{
+	capture();
+	char who[] = "worker 2";
+	log_open(who, false, LOG_LEVEL_INFO);
+	who[0] = 'X'; /* it was copied */
+	errno = EBUSY;
+	log_warn("backend %s down: %m", "10.0.0.7:8125");
+	ck_assert_int_eq(errno, EBUSY);
+	check_matches(captured(), STAMP "WARN worker 2: backend 10\\.0\\.0\\.7:8125 down: Device or resource busy\n$");
+
+	struct tm tm = {0};
+	time_t now = time(NULL);
+	ck_assert_ptr_nonnull(strptime(got, "%Y-%m-%dT%H:%M:%S", &tm));
+	ck_assert_int_le(labs((long)(timegm(&tm) - now)), 1);
+}
+END_TEST
+
+START_TEST(levels)
+{
+	capture();
+	log_open("master", false, LOG_LEVEL_INFO);
+	log_debug("no");
+	ck_assert_str_eq(captured(), "");
+	log_info("yes");
+	check_matches(captured(), STAMP "INFO master: yes\n$");
+	log_set_level(LOG_LEVEL_DEBUG);
+	log_debug("yes");
+	check_matches(captured(), STAMP "DEBUG master: yes\n$");
+	log_set_level(LOG_LEVEL_ERROR);
+	log_warn("no");
+	ck_assert_str_eq(captured(), "");
+	log_error("yes");
+	check_matches(captured(), STAMP "ERROR master: yes\n$");
+
+	enum log_level level = LOG_LEVEL_DEBUG;
+	ck_assert_int_eq(log_level_parse("Warning", &level), 0);
+	ck_assert_int_eq(level, LOG_LEVEL_WARN);
+	ck_assert_int_eq(log_level_parse("ERROR", &level), 0);
+	ck_assert_int_eq(level, LOG_LEVEL_ERROR);
+	ck_assert_int_eq(log_level_parse("loud", &level), -EINVAL);
+	ck_assert_int_eq(level, LOG_LEVEL_ERROR);
+}
+END_TEST
+
+START_TEST(hostile_text)
+{
+	capture();
+	log_open("m", false, LOG_LEVEL_INFO);
+	log_info("%s", "%s%n%x a\nERROR m: forged\x1b[2J\x7f na\xc3\xafve");
+	check_matches(captured(), "Z INFO m: %s%n%x a\\\\nERROR m: forged\\\\x1b\\[2J\\\\x7f na\xc3\xafve\n$");
+	log_open("%s%n", false, LOG_LEVEL_INFO);
+	log_info("x");
+	check_matches(captured(), "Z INFO %s%n: x\n$");
+
+	char big[9000];
+	memset(big, 'x', sizeof(big) - 1);
+	big[sizeof(big) - 1] = '\0';
+	log_info("%s", big);
+	size_t len = strlen(captured());
+	ck_assert(len > 2000 && len < 2300);
+	ck_assert_str_eq(got + len - 5, "x...\n");
+	memset(big, '\n', sizeof(big) - 1);
+	log_info("%s", big);
+	len = strlen(captured());
+	ck_assert(len > 2000 && len < 2300);
+	ck_assert_ptr_eq(strchr(got, '\n'), got + len - 1);
+}
+END_TEST
+
+START_TEST(nobody_reads)
+{
+	close(STDERR_FILENO);
+	log_open("m", false, LOG_LEVEL_INFO);
+	log_info("lost");
+	log_open("m", true, LOG_LEVEL_INFO); /* there may be no syslog here: then nothing happens */
+	log_info("millrace's unit test: %s", "%s%n");
+	log_open("m", false, LOG_LEVEL_INFO);
+}
+END_TEST
+
+START_TEST(limit)
+{
+	struct log_limit l = {0};
+	uint64_t held = 99;
+	ck_assert(log_limit_pass(&l, 5000000, 1000, &held));
+	ck_assert_uint_eq(held, 0);
+	for (int i = 1; i <= 3; i++)
+		ck_assert(!log_limit_pass(&l, 5000000 + (uint64_t)i * 333333, 1000, &held));
+	ck_assert(log_limit_pass(&l, 6000000, 1000, &held));
+	ck_assert_uint_eq(held, 3);
+	ck_assert(log_limit_pass(&l, 7000000, 1000, &held));
+	ck_assert_uint_eq(held, 0);
+	l = (struct log_limit){0};
+	ck_assert(log_limit_pass(&l, 0, 1000, &held));
+	ck_assert(!log_limit_pass(&l, 10, 1000, &held));
+}
+END_TEST
+
+START_TEST(bug)
+{
+	BUG_ON(1 > 2);
+	BUG_ON(2 > 1);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("log");
+	TCase *tc = tcase_create("log");
+	tcase_add_test(tc, one_line);
+	tcase_add_test(tc, levels);
+	tcase_add_test(tc, hostile_text);
+	tcase_add_test(tc, nobody_reads);
+	tcase_add_test(tc, limit);
+	tcase_add_test_raise_signal(tc, bug, SIGABRT);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * test_proc: descriptors, CPUs, the title, and the clocks. Each test is a process of its own (check forks).
+ */
+#include "../../src/base/base_private.h"
+
+#include <base.h>
+#include <check.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MANY = 200 };
+
+static bool is_open(int fd)
+{
+	return fcntl(fd, F_GETFD) != -1;
+}
+
+static void open_many(void)
+{
+	for (int fd = 3; fd < MANY; fd++)
+		if (!is_open(fd))
+			ck_assert_int_eq(dup2(STDIN_FILENO, fd), fd);
+}
+
+/* check reports through a descriptor of its own, so failures are told by exit code. */
+#define OR_EXIT(cond)                                                                                                  \
+	do {                                                                                                           \
+		if (!(cond))                                                                                           \
+			_exit(__LINE__ % 250 + 1);                                                                     \
+	} while (0)
+
+START_TEST(close_others)
+{
+	open_many();
+	const int keep[] = {150, -1, 7, 8, 3, 199, 7, 1, 5000};
+	proc_close_others(keep, ARRAY_LEN(keep));
+	for (int fd = 0; fd < MANY + 50; fd++)
+		OR_EXIT(is_open(fd) == (fd < 4 || fd == 7 || fd == 8 || fd == 150 || fd == 199));
+	proc_close_others(NULL, 0);
+	for (int fd = 0; fd < MANY + 50; fd++)
+		OR_EXIT(is_open(fd) == (fd < 3));
+	_exit(0);
+}
+END_TEST
+
+START_TEST(close_slowly)
+{
+	open_many();
+	proc_close_span_slowly(20, 99);
+	for (int fd = 0; fd < MANY; fd++)
+		OR_EXIT(is_open(fd) == (fd < 20 || fd > 99));
+	_exit(0);
+}
+END_TEST
+
+START_TEST(cpus_and_title)
+{
+	ck_assert_uint_ge(proc_cpus(), 1);
+	cpu_set_t set, one;
+	ck_assert_int_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+	ck_assert_uint_eq(proc_cpus(), (unsigned)CPU_COUNT(&set));
+	CPU_ZERO(&one);
+	for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+		if (CPU_ISSET(i, &set))
+			CPU_SET(i, &one);
+	ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+	ck_assert_uint_eq(proc_cpus(), 1);
+
+	char name[17] = {0};
+	proc_set_title("mr: worker 12 and a long tail");
+	ck_assert_int_eq(prctl(PR_GET_NAME, name), 0);
+	ck_assert_str_eq(name, "mr: worker 12 a");
+}
+END_TEST
+
+START_TEST(clocks)
+{
+	uint64_t real = clock_real_us(), begin = clock_us();
+	ck_assert(real / 1000000 - (uint64_t)time(NULL) + 1 <= 2);
+	struct timespec ts = {0, 2000000};
+	nanosleep(&ts, NULL);
+	uint64_t took = clock_us() - begin;
+	ck_assert(took >= 2000 && took < 10000000);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("proc");
+	TCase *tc = tcase_create("proc");
+	tcase_add_exit_test(tc, close_others, 0);
+	tcase_add_exit_test(tc, close_slowly, 0);
+	tcase_add_test(tc, cpus_and_title);
+	tcase_add_test(tc, clocks);
+	suite_add_tcase(suite, tc);
+	SRunner *runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	int failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
