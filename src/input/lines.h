@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * lines: cuts received bytes into lines and tells the lines that a backend can use from those that only cost it time.
+ * Worker only. Pure: no system call, clock, global or allocation, and no byte is written but *out and *ls.
+ *
+ * A forwarded line leaves as it came, without its newline and without one CR before it. `tests/data/statsd-lines.tsv`
+ * is the table of decisions. In short, for statsd: KEY:VALUE|TYPE[|SECTION...]
+ *
+ *   KEY      what stands before the first ':', not empty. Validation: no control bytes (below 0x20, and 0x7f).
+ *   VALUE    up to the first '|' after the key. TYPE s: any text, not empty. Others: numbers, more than one when
+ *            separated by ':'.
+ *   TYPE     c g ms h d kv s
+ *   SECTION  "@RATE": a number above 0 (a rate below 1e-300 is no rate) and at most 1. Others pass, whatever they hold.
+ *   number   decimal text: [+-] digits with at most one point, [e[+-]digits]; finite as a double.
+ *
+ * and for carbon: NAME VALUE TIME, the key being what stands before the first space, not empty, without control bytes;
+ * VALUE and TIME are numbers as above (a time may be -1 or have a fraction), separated by one or more spaces or tabs;
+ * the line may end with such. Without validation a line needs a key and its separator, nothing else.
+ */
+#ifndef INPUT_LINES_H
+#define INPUT_LINES_H
+
+#include <batch.h>
+
+enum lines_protocol { LINES_STATSD, LINES_CARBON };
+
+struct lines_counts {
+	uint64_t received, to_outputs, invalid, empty, commands; /* the first is the sum of the others, always */
+};
+
+struct lines {
+	enum lines_protocol protocol;
+	bool validate;
+	/* Asked about each invalid line when not NULL; true: it was a command ("status" on a stream), counted as such.
+	 * The bytes are borrowed for the call. */
+	bool (*on_invalid)(void *arg, const char *bytes, size_t len);
+	void *on_invalid_arg;
+	struct lines_counts counts;
+};
+
+/* Cuts lines from *at up to `end` into out[max], stops when `out` is full or the bytes are used up, moves *at behind
+ * what was consumed and adds it to the counts. Returns the number of lines in `out`; they point into the bytes.
+ * `at_end` (end of a datagram or of a stream): bytes behind the last newline are a line, too. Otherwise they stay
+ * unconsumed: the caller calls again with more bytes behind them, and decides what is too long.
+ * All of [*at, end) is consumed unless the return value is `max` or bytes without newline are left.
+ * May read BATCH_SLACK bytes from `end` on; what they hold does not matter. */
+size_t lines_cut(struct lines *ls, char **at, const char *end, bool at_end, struct line *out, size_t max);
+
+/* The same by one way of looking for the structure of a line; lines_cut takes the fastest that works here. For tests
+ * and benchmarks. */
+enum lines_scan { LINES_SCAN_PORTABLE, LINES_SCAN_SSE2, LINES_SCAN_AVX2 };
+bool lines_scan_works(enum lines_scan scan);
+size_t lines_cut_by(enum lines_scan scan, struct lines *ls, char **at, const char *end, bool at_end, struct line *out,
+		    size_t max);
+
+/* The part of the decisions that the cutter leaves to lines_grammar.c: `value` is what follows the first ':' of a
+ * statsd line, or the first space of a carbon line. */
+bool lines_statsd_is_valid(const char *value, const char *end);
+bool lines_carbon_is_valid(const char *value, const char *end);
+
+#endif
