@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * kafka: what can be said of a kafka output without librdkafka: that it has brokers, and that its inputs give what its
+ * format takes. Also makes the output of --kafka. Pure. What librdkafka thinks of the properties is asked by src/output.
+ */
+#include "load.h"
+
+#include <string.h>
+
+void conf_load_kafka(struct conf_load *ld, const struct conf_args *args)
+{
+	struct conf_output *out = conf_load_add_output(ld, "kafka", 0);
+	if (!out)
+		return;
+	out->type = CONF_OUTPUT_TYPE_KAFKA;
+	if (conf_value_parse(&conf_rows[ROW_OUTPUT_topic], args->topic, &out->topic, NULL) != 0)
+		ld->no_memory = true;
+	conf_map_add(ld, &out->properties, "bootstrap.servers", args->kafka, 0);
+}
+
+static bool is_given(const struct conf_map *map, const char *key)
+{
+	for (size_t i = 0; i < map->n; i++)
+		if (strcmp(map->keys[i], key) == 0 && map->values[i][0])
+			return true;
+	return false;
+}
+
+static int line_of(const struct conf_load *ld, const struct conf_output *out, enum conf_row_index row)
+{
+	const struct conf_origin *origin = &ld->outputs[out->index];
+	return origin->rows[row].is_given ? origin->rows[row].line : out->line;
+}
+
+static void check_input(struct conf_load *ld, const struct conf_output *out, const struct conf_input *in, const char *key)
+{
+	bool is_stream = in->type == CONF_INPUT_TYPE_TCP || in->type == CONF_INPUT_TYPE_UNIX;
+	int line = line_of(ld, out, ROW_OUTPUT_format);
+	if (out->format == CONF_FORMAT_PACKET || out->format == CONF_FORMAT_PCAP)
+		conf_load_error(ld, line, key, "%s needs packets, and input %s of type %s reads none; allowed is lines%s",
+				conf_word(out->format), in->name, conf_word(in->type), is_stream ? "" : " or datagram");
+	else if (out->format == CONF_FORMAT_DATAGRAM && is_stream)
+		conf_load_error(ld, line, key, "datagram needs datagrams, and input %s of type %s is a stream; allowed is lines",
+				in->name, conf_word(in->type));
+}
+
+void conf_check_kafka(struct conf_load *ld, const struct conf_output *out)
+{
+	char key[CONF_KEY_SIZE], object[CONF_KEY_SIZE];
+	conf_key(object, "outputs", out->name);
+	if (!is_given(&out->properties, "bootstrap.servers") && !is_given(&out->properties, "metadata.broker.list") &&
+	    ld->outputs[out->index].rows[ROW_OUTPUT_properties].is_given)
+		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_properties), conf_key(key, object, "properties"),
+				"name no broker; give bootstrap.servers: HOST:PORT,HOST:PORT");
+	if (ld->outputs[out->index].rows[ROW_OUTPUT_topic].is_given && !out->topic[0])
+		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_topic), conf_key(key, object, "topic"),
+				"is empty; allowed is the name of a topic");
+	conf_key(key, object, "format");
+	for (size_t i = 0; i < ld->cf->n_inputs && !ld->no_memory; i++)
+		for (size_t j = 0; j < ld->cf->inputs[i].n_outputs; j++)
+			if (ld->cf->inputs[i].outputs[j] == out)
+				check_input(ld, out, &ld->cf->inputs[i], key);
+}
