@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * stats: counter pages in shared memory, and everything that is computed from them.
+ *
+ *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master
+ *   page:   sequence | published blocks | draft blocks          a block: the counters of one input, output, backend …
+ *
+ * A page has exactly one writer: the slot's tenant, and while the slot has none, the master. The writer changes the
+ * draft as it works; stats_publish copies the blocks that were touched to the published half, under a sequence number
+ * that is odd meanwhile. So a reader always sees whole batches, and when a writer is killed the published half is a
+ * balanced account: it either has the last publication or (killed in the middle) gets it from the draft, which does
+ * not change during one. A page is not cleared when a worker restarts: totals never go back.
+ * The file is sparse: untouched blocks cost nothing. It names its own fields and offsets, so that a reader of another
+ * version can read it.
+ */
+#ifndef STATS_H
+#define STATS_H
+
+#include <base.h>
+
+enum stats_scope {
+	STATS_WORKER,
+	STATS_INPUT,
+	STATS_OUTPUT,
+	STATS_BACKEND,
+	STATS_KAFKA,  /* of a kafka output: by the output's index */
+	STATS_BROKER, /* its brokers: STATS_BROKERS_MAX for each output */
+	STATS_MASTER,
+	STATS_SLOT,
+	STATS_ENDPOINT,
+	STATS_SCOPES,
+};
+
+enum stats_kind { STATS_KIND_COUNTER, STATS_KIND_GAUGE, STATS_KIND_LOSS, STATS_KIND_HINT };
+
+enum stats_ledger {
+	STATS_LEDGER_NONE,
+	STATS_LEDGER_DATAGRAMS_IN,
+	STATS_LEDGER_DATAGRAMS_OUT,
+	STATS_LEDGER_LINES_IN,
+	STATS_LEDGER_LINES_OUT,
+	STATS_LEDGER_RECORDS_IN,
+	STATS_LEDGER_RECORDS_OUT,
+	STATS_LEDGER_MESSAGES_IN,
+	STATS_LEDGER_MESSAGES_OUT,
+};
+
+enum {
+	STATS_SLOTS_MAX = 256,
+	STATS_INPUTS_MAX = 64,
+	STATS_OUTPUTS_MAX = 64,
+	STATS_BACKENDS_MAX = 10064,  /* of all outputs together: 10,000 remotes, and one for each kafka output */
+	STATS_BROKERS_MAX = 16,	     /* of one output; further ones are not listed */
+	STATS_ENDPOINTS_MAX = 16384, /* sockets of all inputs and slots */
+};
+
+/* The counters of one block, in the order of include/tbl/counter.def. */
+#define STATS_FIELD_WORKER(name)
+#define STATS_FIELD_INPUT(name)
+#define STATS_FIELD_OUTPUT(name)
+#define STATS_FIELD_BACKEND(name)
+#define STATS_FIELD_KAFKA(name)
+#define STATS_FIELD_BROKER(name)
+#define STATS_FIELD_MASTER(name)
+#define STATS_FIELD_SLOT(name)
+#define STATS_FIELD_ENDPOINT(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_WORKER
+#define STATS_FIELD_WORKER(name) uint64_t name;
+struct stats_worker {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_WORKER
+#define STATS_FIELD_WORKER(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_INPUT
+#define STATS_FIELD_INPUT(name) uint64_t name;
+struct stats_input {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_INPUT
+#define STATS_FIELD_INPUT(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_OUTPUT
+#define STATS_FIELD_OUTPUT(name) uint64_t name;
+struct stats_output {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_OUTPUT
+#define STATS_FIELD_OUTPUT(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_BACKEND
+#define STATS_FIELD_BACKEND(name) uint64_t name;
+struct stats_backend {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_BACKEND
+#define STATS_FIELD_BACKEND(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_KAFKA
+#define STATS_FIELD_KAFKA(name) uint64_t name;
+struct stats_kafka {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_KAFKA
+#define STATS_FIELD_KAFKA(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_BROKER
+#define STATS_FIELD_BROKER(name) uint64_t name;
+struct stats_broker {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_BROKER
+#define STATS_FIELD_BROKER(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_MASTER
+#define STATS_FIELD_MASTER(name) uint64_t name;
+struct stats_master {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_MASTER
+#define STATS_FIELD_MASTER(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_SLOT
+#define STATS_FIELD_SLOT(name) uint64_t name;
+struct stats_slot {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_SLOT
+#define STATS_FIELD_SLOT(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_ENDPOINT
+#define STATS_FIELD_ENDPOINT(name) uint64_t name;
+struct stats_endpoint {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_ENDPOINT
+#define STATS_FIELD_ENDPOINT(name)
+
+struct stats;	   /* the mapping */
+struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
+
+/* -- making and writing ------------------------------------------------------------------------------------------ */
+
+/* Master, before fork: pages for `slots` slots and the master. NULL and err when memory is short. */
+struct stats *stats_new(unsigned slots, struct err *err);
+void stats_free(struct stats *st); /* unmaps; NULL is fine */
+
+/* A descriptor of the same memory opened for reading only, for a reader of another process; the caller closes it.
+ * Close-on-exec. -errno with err. */
+int stats_reader_fd(const struct stats *st, struct err *err);
+
+/* Master: names for people. `parent`: of a BACKEND its output, of an ENDPOINT its input, else 0. `feeds`: of an INPUT,
+ * bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines", "datagrams", "packets"); of an
+ * ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name of a BACKEND is HOST:PORT, of
+ * an ENDPOINT its address. `name` NULL takes the entry out of the directory again (its counters stay). WORKER, SLOT and
+ * MASTER are named by stats_new. */
+void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
+		uint64_t feeds, const char *unit);
+
+/* The page of slot 0..slots-1; stats_master_page: the master's. Owned by `st`. One writer at a time. */
+struct stats_page *stats_slot_page(struct stats *st, unsigned slot);
+struct stats_page *stats_master_page(struct stats *st);
+
+/* The draft block, to be changed in place. Touch it before the next publication; touching twice is cheap. */
+struct stats_worker *stats_worker(struct stats_page *p);
+struct stats_input *stats_input(struct stats_page *p, unsigned index);
+struct stats_output *stats_output(struct stats_page *p, unsigned index);
+struct stats_backend *stats_backend(struct stats_page *p, unsigned index);
+struct stats_kafka *stats_kafka(struct stats_page *p, unsigned index);
+struct stats_broker *stats_broker(struct stats_page *p, unsigned index);
+struct stats_master *stats_master(struct stats_page *p);
+struct stats_slot *stats_slot(struct stats_page *p, unsigned slot);
+struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index);
+void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
+
+/* Makes all touched blocks visible at once. */
+void stats_publish(struct stats_page *p);
+
+/* Master, after the tenant is dead: finishes a publication that was cut off, then makes the draft equal to what is
+ * published. The master may write the page until it forks the next tenant. */
+void stats_adopt(struct stats_page *p);
+
+/* -- reading: any process, before or after fork -------------------------------------------------------------------- */
+
+/* Maps a descriptor from stats_reader_fd, read only; the caller may close fd. Nothing in the file is trusted. NULL with
+ * err: not such a file. */
+struct stats *stats_open(int fd, struct err *err);
+
+/* One counter's description, from the mapped file itself. */
+struct stats_field {
+	char name[48];
+	char help[208];
+	uint8_t scope, kind, ledger, index; /* index in the block */
+};
+unsigned stats_fields(const struct stats *st, enum stats_scope scope, const struct stats_field **first);
+/* Index in the block of the counter of that name, or -1: this file has none (its millrace is older). */
+int stats_field_find(const struct stats *st, enum stats_scope scope, const char *name);
+
+struct stats_entry {
+	char name[264];
+	char unit[16];
+	uint32_t parent;
+	uint32_t used; /* 0: taken out; no name */
+	uint64_t feeds;
+};
+/* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. With stats_open: as they were
+ * then; stats_copy_entries follows changes. */
+unsigned stats_entries(const struct stats *st, enum stats_scope scope);
+const struct stats_entry *stats_entry(const struct stats *st, enum stats_scope scope, unsigned index);
+
+unsigned stats_slots(const struct stats *st);
+
+/* Consistent copies of whole pages, made under the sequence numbers, into memory of its own: reserved by
+ * stats_copy_new, so taking a copy allocates nothing; a second copy takes only what changed since the first. */
+struct stats_copy;
+struct stats_copy *stats_copy_new(const struct stats *st);
+void stats_copy_free(struct stats_copy *c);
+/* Copies every page and the directory. 0, or -EAGAIN with err when a page would not hold still for about 200 ms (its
+ * writer died in the middle, and the master did not adopt it yet). */
+int stats_copy_take(struct stats_copy *c, struct err *err);
+const struct stats *stats_copy_of(const struct stats_copy *c);
+/* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
+unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
+const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
+/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes MASTER, SLOT and ENDPOINT: slot is
+ * ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
+enum { STATS_ALL = -1 };
+uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
+/* The same by name; 0 when the file has no such counter. */
+uint64_t stats_named(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, const char *name);
+/* The whole block of one slot as its struct; for readers of this very version. NULL: out of range, or not this one. */
+const void *stats_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+
+/* -- what is computed from a copy: pure, and goes by the names in the file ----------------------------------------- */
+
+/* The ledger: checks every equation in every page and adds a line for each that does not hold:
+ * "worker 1 input metrics: received_lines 10 ≠ to_outputs_lines 9 + … ". Returns how many do not hold. */
+unsigned stats_check(const struct stats_copy *c, struct text *t);
+
+/* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
+void stats_statsrelay(const struct stats_copy *c, struct text *t);
+
+/* One counter of one block; `worker` is -1 in the master's page. Of a BACKEND `parent` is its output, of an ENDPOINT
+ * its input, else NULL. */
+struct stats_row {
+	const struct stats_field *field;
+	int worker;
+	const struct stats_entry *entry, *parent;
+	uint64_t value;
+};
+typedef void stats_row_cb(void *arg, const struct stats_row *row);
+/* Calls back for every counter there is: each worker's page, then the master's. */
+void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg);
+
+/* Every row as JSON, an object a line: {"counters":[{"name":…,"scope":…,"kind":…,"worker":…,…,"value":…},…]}. */
+void stats_json(const struct stats_copy *c, struct text *t);
+
+/* What is not in the pages: who runs, and the present time (microseconds since 1970). */
+struct stats_program {
+	const char *version;
+	int64_t pid;
+	uint64_t now_us;
+};
+/* The state of all, sums over the workers: {"version":…,"workers":[…],"inputs":[…],"outputs":[…],"backends":[…]}. */
+void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t);
+
+const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
+const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
+const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
+bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
+/* Ready workers that have the backend up. */
+unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * page: the writer's side of one counter page: draft blocks, the list of what was touched, publication, and taking over
+ * the page of a dead tenant. The slot's worker, or the master while the slot has no tenant. Never reads another's page.
+ */
+#include "stats_private.h"
+#include <errno.h>
+#include <string.h>
+
+int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, bool is_master)
+{
+	const struct stats_page_layout *l = stats_layout_of(head, is_master);
+	*p = (struct stats_page){.head = head, .is_master = is_master};
+	p->shared = (struct stats_page_head *)page;
+	p->stamps = (uint32_t *)(page + l->stamps_offset);
+	p->published = page + l->published_offset;
+	p->draft = page + l->draft_offset;
+	p->is_touched = calloc(l->n_blocks, sizeof(*p->is_touched));
+	p->touched = calloc(l->n_blocks, sizeof(*p->touched));
+	return p->is_touched && p->touched ? 0 : -ENOMEM;
+}
+
+void stats_page_fini(struct stats_page *p)
+{
+	free(p->is_touched);
+	free(p->touched);
+}
+
+/* Every way to a block leads through here, so `used` covers it before its draft changes. */
+static inline const struct stats_scope_layout *block_use(struct stats_page *p, enum stats_scope scope, unsigned index)
+{
+	const struct stats_scope_layout *l = &p->head->scopes[scope];
+	BUG_ON(index >= l->max_entries || p->is_master != (bool)l->in_master);
+	if (UNLIKELY(index >= p->shared->used[scope]))
+		__atomic_store_n(&p->shared->used[scope], index + 1, __ATOMIC_RELEASE);
+	return l;
+}
+
+static inline void *draft_block(struct stats_page *p, enum stats_scope scope, unsigned index)
+{
+	const struct stats_scope_layout *l = block_use(p, scope, index);
+	return p->draft + l->half_offset + (size_t)index * l->block_bytes;
+}
+
+struct stats_worker *stats_worker(struct stats_page *p)
+{
+	return draft_block(p, STATS_WORKER, 0);
+}
+
+struct stats_input *stats_input(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_INPUT, index);
+}
+
+struct stats_output *stats_output(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_OUTPUT, index);
+}
+
+struct stats_backend *stats_backend(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_BACKEND, index);
+}
+
+struct stats_kafka *stats_kafka(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_KAFKA, index);
+}
+
+struct stats_broker *stats_broker(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_BROKER, index);
+}
+
+struct stats_master *stats_master(struct stats_page *p)
+{
+	return draft_block(p, STATS_MASTER, 0);
+}
+
+struct stats_slot *stats_slot(struct stats_page *p, unsigned slot)
+{
+	return draft_block(p, STATS_SLOT, slot);
+}
+
+struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_ENDPOINT, index);
+}
+
+void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index)
+{
+	const struct stats_scope_layout *l = block_use(p, scope, index);
+	uint32_t block = l->first_block + index;
+	if (p->is_touched[block])
+		return;
+	p->is_touched[block] = 1;
+	struct stats_touched *t = &p->touched[p->n_touched++];
+	t->block = block;
+	t->offset = (uint32_t)(l->half_offset + (uint64_t)index * l->block_bytes);
+	t->bytes = l->n_fields * (uint32_t)sizeof(uint64_t);
+}
+
+/* Readers that see a new counter see its stamp and the odd number too: on x86 stores stay in order, so the fence costs
+ * nothing and only holds the compiler. memcpy, since a torn block is thrown away by the sequence number anyway. */
+void stats_publish(struct stats_page *p)
+{
+	if (p->n_touched == 0)
+		return;
+	uint64_t sequence = p->shared->sequence;
+	BUG_ON(sequence & 1); /* a dead tenant's page that nobody adopted */
+	__atomic_store_n(&p->shared->sequence, sequence + 1, __ATOMIC_RELAXED);
+	__atomic_thread_fence(__ATOMIC_RELEASE);
+	for (const struct stats_touched *t = p->touched, *end = t + p->n_touched; t < end; t++) {
+		p->is_touched[t->block] = 0;
+		__atomic_store_n(&p->stamps[t->block], (uint32_t)sequence + 1, __ATOMIC_RELEASE);
+		memcpy(p->published + t->offset, p->draft + t->offset, t->bytes);
+	}
+	p->n_touched = 0;
+	__atomic_store_n(&p->shared->sequence, sequence + 2, __ATOMIC_RELEASE);
+}
+
+/* The list of the dead tenant died with it, so every block in use is compared; equal ones are not written. */
+static void make_equal(struct stats_page *p, bool publish)
+{
+	for (unsigned s = 0; s < STATS_SCOPES; s++) {
+		const struct stats_scope_layout *l = &p->head->scopes[s];
+		if ((bool)l->in_master != p->is_master)
+			continue;
+		for (uint32_t i = 0; i < p->shared->used[s]; i++) {
+			uint64_t offset = l->half_offset + i * (uint64_t)l->block_bytes;
+			char *published = p->published + offset, *draft = p->draft + offset;
+			if (memcmp(published, draft, l->block_bytes) == 0)
+				continue;
+			if (publish)
+				p->stamps[l->first_block + i] = (uint32_t)p->shared->sequence;
+			memcpy(publish ? published : draft, publish ? draft : published, l->block_bytes);
+		}
+	}
+}
+
+void stats_adopt(struct stats_page *p)
+{
+	for (unsigned i = 0; i < p->n_touched; i++)
+		p->is_touched[p->touched[i].block] = 0;
+	p->n_touched = 0;
+	bool cut_off = p->shared->sequence & 1;
+	make_equal(p, cut_off);
+	if (cut_off)
+		__atomic_store_n(&p->shared->sequence, p->shared->sequence + 1, __ATOMIC_RELEASE);
+}
