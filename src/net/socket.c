@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Listening sockets, made by the master before fork. Every refusal is one sentence that says what to do. Does not read
+ * or write any payload, and asks no name server.
+ */
+#include <net.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/sock_diag.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { LISTEN_BACKLOG = 4096 };
+
+static int explain_bind(struct err *err, int code, const char *what, const char *name)
+{
+	switch (code) {
+	case EADDRINUSE:
+		return err_set(err, -code,
+			       "Cannot listen on %s %s: the address is in use by another program (ss -lnp shows which); stop "
+			       "it or choose another port.",
+			       what, name);
+	case EACCES:
+	case EPERM:
+		return err_set(err, -code,
+			       "Cannot listen on %s %s: permission denied; ports below 1024 need root or CAP_NET_BIND_SERVICE, "
+			       "a socket file needs a folder that this user may write to.",
+			       what, name);
+	case EADDRNOTAVAIL:
+		return err_set(err, -code, "Cannot listen on %s %s: this machine has no such address (ip address shows them).",
+			       what, name);
+	case ENOENT:
+		return err_set(err, -code, "Cannot listen on %s %s: the folder does not exist; make it first.", what, name);
+	default:
+		return err_set(err, -code, "Cannot listen on %s %s: %s.", what, name, strerror(code));
+	}
+}
+
+int net_address_listen(struct net_address *a, const char *what, const char *host, uint16_t port, struct err *err)
+{
+	if (net_address_parse(a, host, port) == 0)
+		return 0;
+	char service[8];
+	struct addrinfo *found, hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_DGRAM};
+	snprintf(service, sizeof service, "%u", port);
+	int r = getaddrinfo(host, service, &hints, &found);
+	if (r != 0)
+		return err_set(err, -EINVAL, "Cannot listen on %s %s:%u: %s; give a numeric address of this machine.", what, host,
+			       port, gai_strerror(r));
+	memcpy(&a->sa, found->ai_addr, found->ai_addrlen);
+	a->len = found->ai_addrlen;
+	freeaddrinfo(found);
+	return 0;
+}
+
+static int set_int(int fd, int level, int option, int value)
+{
+	return setsockopt(fd, level, option, &value, sizeof value);
+}
+
+static int inet_bind(const struct net_address *a, int type, int reuse_option, const char *what, struct err *err)
+{
+	char name[128];
+	net_address_format(&a->sa, name, sizeof name);
+	int fd = socket(a->sa.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return explain_bind(err, errno, what, name);
+	if (reuse_option && set_int(fd, SOL_SOCKET, reuse_option, 1) == -1)
+		goto failed;
+	/* "" binds :: and takes IPv4 too; an IPv6 literal is that address only */
+	if (a->sa.ss_family == AF_INET6) {
+		const struct sockaddr_in6 *in6 = (const void *)&a->sa;
+		if (set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, !IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr)) == -1)
+			goto failed;
+	}
+	if (bind(fd, (const struct sockaddr *)&a->sa, a->len) == -1)
+		goto failed;
+	return fd;
+failed:
+	explain_bind(err, errno, what, name);
+	int code = -errno;
+	close(fd);
+	return code;
+}
+
+int net_udp_probe(const struct net_address *a, struct err *err)
+{
+	int fd = inet_bind(a, SOCK_DGRAM, 0, "udp", err);
+	if (fd < 0)
+		return fd;
+	close(fd);
+	return 0;
+}
+
+int net_udp_bind(const struct net_address *a, bool reuseport, struct err *err)
+{
+	return inet_bind(a, SOCK_DGRAM, reuseport ? SO_REUSEPORT : 0, "udp", err);
+}
+
+int net_tcp_listen(const struct net_address *a, struct err *err)
+{
+	/* SO_REUSEADDR: connections of a former life in TIME_WAIT do not keep us from listening */
+	int fd = inet_bind(a, SOCK_STREAM, SO_REUSEADDR, "tcp", err);
+	if (fd < 0)
+		return fd;
+	if (listen(fd, LISTEN_BACKLOG) == -1) {
+		char name[128];
+		int code = errno;
+		close(fd);
+		return explain_bind(err, code, "tcp", net_address_format(&a->sa, name, sizeof name));
+	}
+	return fd;
+}
+
+/* A socket file stays behind when its program is killed. Nobody answers on such a one. */
+static bool is_stale(const struct sockaddr_un *sun, int type)
+{
+	struct stat sb;
+	if (lstat(sun->sun_path, &sb) == -1 || !S_ISSOCK(sb.st_mode))
+		return false;
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd == -1)
+		return false;
+	bool refused = connect(fd, (const struct sockaddr *)sun, sizeof *sun) == -1 && errno == ECONNREFUSED;
+	close(fd);
+	return refused;
+}
+
+int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
+{
+	const char *what = type == SOCK_DGRAM ? "unixgram" : "unix";
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	if (strlen(path) >= sizeof sun.sun_path)
+		return err_set(err, -ENAMETOOLONG, "Cannot listen on %s %s: the path is longer than %zu bytes; choose a shorter one.",
+			       what, path, sizeof sun.sun_path - 1);
+	strcpy(sun.sun_path, path);
+	int fd = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return explain_bind(err, errno, what, path);
+	if (is_stale(&sun, type))
+		unlink(path);
+	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1 || chmod(path, mode) == -1 ||
+	    (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1)) {
+		int code = errno;
+		close(fd);
+		return explain_bind(err, code, what, path);
+	}
+	return fd;
+}
+
+int net_reuseport_random(int fd, unsigned n, struct err *err)
+{
+	/* A random number modulo n is the socket's index in the group, the order of their binds. */
+	struct sock_filter code[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
+	    BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, n),
+	    BPF_STMT(BPF_RET | BPF_A, 0),
+	};
+	struct sock_fprog program = {.len = ARRAY_LEN(code), .filter = code};
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) == -1)
+		return err_set(err, -errno, "Cannot spread datagrams by packet: %s; use spread: flow or shared.", strerror(errno));
+	return 0;
+}
+
+void net_receive_buffer(int fd, uint64_t bytes, uint64_t *got)
+{
+	int want = (int)MIN(bytes, (uint64_t)INT32_MAX / 2), have = 0;
+	if (set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, want) == -1)
+		set_int(fd, SOL_SOCKET, SO_RCVBUF, want);
+	socklen_t len = sizeof have;
+	if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &have, &len) == -1)
+		have = 0;
+	*got = (uint64_t)have / 2;
+}
+
+int net_socket_drops(int fd, uint64_t *queue_bytes, uint32_t *dropped)
+{
+	uint32_t info[SK_MEMINFO_VARS] = {0};
+	socklen_t len = sizeof info;
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &len) == -1)
+		return -errno;
+	*queue_bytes = info[SK_MEMINFO_RMEM_ALLOC];
+	*dropped = info[SK_MEMINFO_DROPS];
+	return 0;
+}
