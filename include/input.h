@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * input: where records come from. One table of functions for each type; the worker knows nothing else of them.
+ *
+ * An input has endpoints (addresses of `bind`); the master binds them before fork and owns the descriptors. A worker
+ * reads through sources: a socket of its own slot, one that all workers share, one lent by a slot without a tenant, or
+ * an accepted connection. Whatever was read and is not yet in the published counters lies in the slot's `hand`, in
+ * memory that the master sees too, so that it can count what a killed worker had read.
+ */
+#ifndef INPUT_H
+#define INPUT_H
+
+#include <base.h>
+#include <batch.h>
+#include <conf.h>
+#include <ev.h>
+#include <net.h>
+#include <stats.h>
+
+struct input;
+struct source;
+struct hand;
+struct endpoint;
+
+struct input_type {
+	const char *name;
+	bool is_stream; /* lines may span reads, and the unit is the line; else the datagram */
+	/* Master: one descriptor for each slot, or one for all; looks up the address of ep->name. 0, or -errno with one
+	 * sentence. */
+	int (*bind)(struct input *in, struct endpoint *ep, struct err *err);
+	/* Worker: makes the sources of this slot. 0, or -errno. */
+	int (*open)(struct input *in, struct err *err);
+	/* Worker: no new peers from now on; what the kernel holds already can still be read. With in->keeps_sockets this
+	 * worker only stops reading: the sockets are the slot's, and its next tenant goes on with them. */
+	void (*drain)(struct input *in);
+	/* Worker: reads one batch into in->hand, fills b->items and counts them. Returns items; 0: nothing is there now.
+	 * Sets s->drained when surely nothing more is there, s->ended when nothing will ever be (EOF, error). */
+	unsigned (*read)(struct source *s, struct batch *b);
+	/* Worker: the batch in hand is wholly cut: keeps what is unfinished. NULL: nothing to keep. */
+	void (*after)(struct source *s, char *rest, size_t rest_bytes);
+	/* Worker: counts what is unfinished, closes the descriptor, frees the source. */
+	void (*end)(struct source *s);
+};
+
+/* One address of `bind`. */
+struct endpoint {
+	char name[128]; /* "127.0.0.1:8125", or the path */
+	struct net_address address;
+	int *fds; /* [in->n_slots], or one that all slots share */
+	unsigned n_fds;
+	unsigned first_stats; /* of its ENDPOINT blocks, one for each of fds */
+	uint32_t *last_dropped; /* [n_fds], what the kernel's counter said; NULL: nothing is dropped here */
+	uint64_t receive_buffer_bytes;
+};
+
+/* What a worker has read and not yet published, for the master to count when the worker is killed. Shared memory:
+ * messages[i].msg_len is written by the kernel itself, so there is no moment at which a datagram is read and not seen.
+ * The lengths are zero before each read and after each publication. */
+struct hand {
+	struct mmsghdr messages[BATCH_ITEMS];
+	struct iovec iovecs[BATCH_ITEMS];
+	struct sockaddr_storage from[BATCH_ITEMS];
+	unsigned used;		/* messages that may have a length */
+	unsigned done;		/* messages before this one are published … */
+	size_t done_bytes;	/* … and so many bytes of it */
+	bool datagrams_counted; /* only lines are still to be counted */
+	char slab[BATCH_ITEMS][BATCH_ITEM_BYTES + BATCH_SLACK]; /* the odd stride spreads the items over the cache's sets */
+};
+
+struct input {
+	const struct input_type *type;
+	const struct conf_input *cf;
+	unsigned index; /* in the configuration and in stats */
+	unsigned n_slots;
+	struct endpoint *endpoints;
+	unsigned n_endpoints;
+	struct hand **hands; /* [n_slots], shared memory */
+	bool wants_lines, wants_items, wants_from; /* by the outputs; set by the master before fork */
+
+	/* the worker's */
+	struct ev_loop *loop;
+	struct stats_page *page;
+	struct stats_input *stats; /* draft block */
+	struct hand *hand;	   /* of this slot */
+	unsigned slot;
+	struct batch batch;
+	struct lines *lines;	/* cuts and judges lines; private to src/input */
+	struct source *reading; /* whose batch is in hand; NULL: none */
+	unsigned cut_item;	/* the next line begins in this item */
+	char *cut_at;		/* here; NULL: at its begin */
+	bool held;		/* a full output holds this input back */
+	bool draining, keeps_sockets;
+	bool discarding; /* lines are counted as dropped at shutdown */
+	struct source *sources; /* list of all open ones */
+	void (*on_source)(struct source *s);   /* a new one: the worker watches it */
+	void (*on_readable)(struct source *s); /* from the loop */
+	void (*on_end)(struct source *s);      /* before it is freed */
+	void (*on_status)(struct input *in, struct text *t); /* adds statsrelay's status text */
+	void *worker;
+	void *impl;
+};
+
+/* How datagrams gather before they are read: see src/input/coalesce.c. */
+struct coalesce {
+	uint64_t window_us; /* start of the present window */
+	uint64_t found;	    /* datagrams in it */
+	uint64_t bytes;
+	uint64_t rate_per_ms; /* of the last window */
+	uint64_t bytes_per_ms;
+	bool dense;
+};
+
+/* A descriptor that a worker reads. The head of the type's own struct. */
+struct source {
+	struct input *in;
+	int fd;
+	struct ev_io io;
+	struct source *next, **prev; /* in->sources */
+	struct coalesce coalesce;
+	uint64_t receive_buffer_bytes;
+	int lent_by;		   /* slot whose socket this is while it has no tenant; -1: our own */
+	bool drained, ended;
+	/* the worker's */
+	bool is_watched;
+	bool is_queued; /* in the list of those that are read at the next tick or turn */
+	struct source *next_queued, **prev_queued;
+};
+
+/* For the types. Worker: takes fd, puts the source into in->sources and tells the worker; size: of the type's struct,
+ * zeroed. NULL: no memory (fd is closed). source_free: out of the list, closes fd, frees. */
+struct source *source_new(struct input *in, int fd, size_t size);
+void source_free(struct source *s);
+
+/* Master: type, cf, index, endpoints, shared hands; then binds. 0, or -errno with one sentence. */
+int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n_slots, unsigned *next_endpoint,
+	       struct err *err);
+void input_fini(struct input *in); /* master: closes and removes what it bound */
+/* Descriptors that slot's tenant keeps, appended to keep[*n]. */
+void input_keep(const struct input *in, unsigned slot, int *keep, size_t *n);
+/* Master, once a second and at a death: what the kernel says of each socket, into the master's page. */
+void input_kernel_drops(const struct input *in, struct stats_page *master_page);
+/* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns lines. */
+uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page);
+
+/* The socket of `ep` that slot's tenant reads. */
+int input_slot_fd(const struct endpoint *ep, unsigned slot);
+
+/* Worker: loop, page, slot and the callbacks are set; makes the sources of this slot. 0, or -errno with err. */
+int input_open(struct input *in, struct err *err);
+/* Cuts the next lines of the batch in hand into in->batch.lines: returns how many, 0 when nothing is left. */
+unsigned input_cut(struct input *in);
+/* After the counters are published: forgets what is wholly counted. */
+void input_published(struct input *in, bool batch_done);
+/* Reads fd, the socket of a slot without tenant, too (takes fd). Datagrams only. 0, or -errno. */
+int input_adopt(struct input *in, int fd, unsigned lent_by);
+void input_release(struct input *in, unsigned lent_by);
+
+/* Notes what a drain found. Returns how long to wait before the next read: 0 says wait for readiness. */
+uint64_t coalesce_wait_us(struct coalesce *c, const struct conf_input *cf, uint64_t receive_buffer_bytes,
+			  uint64_t now_us, uint64_t found, uint64_t bytes);
+
+#endif

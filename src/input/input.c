@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What all inputs share: the table of types, endpoints and hands (master), sources and the cutting of batches into
+ * lines (worker). Reads no socket itself.
+ */
+#include <input.h>
+
+#include "lines.h"
+#include "types.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const struct input_type *type_of(enum conf_words word)
+{
+	switch ((int)word) {
+	case CONF_INPUT_TYPE_UDP:
+		return &input_udp;
+	case CONF_INPUT_TYPE_TCP:
+		return &input_tcp;
+	case CONF_INPUT_TYPE_UNIX:
+		return &input_unix;
+	case CONF_INPUT_TYPE_UNIXGRAM:
+		return &input_unixgram;
+	default:
+		return NULL;
+	}
+}
+
+/* -- master ---------------------------------------------------------------------------------------------------- */
+
+static int hands_new(struct input *in, struct err *err)
+{
+	in->hands = calloc(in->n_slots, sizeof *in->hands);
+	if (!in->hands)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	for (unsigned slot = 0; slot < in->n_slots; slot++) {
+		/* touched only as far as datagrams are long and many */
+		void *m = mmap(NULL, sizeof(struct hand), PROT_READ | PROT_WRITE,
+			       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (m == MAP_FAILED)
+			return err_set(err, -errno, "Cannot start: no memory for the receive buffers of input \"%s\": %s.",
+				       in->cf->name, strerror(errno));
+		in->hands[slot] = m;
+	}
+	return 0;
+}
+
+int input_endpoint_address(const struct input *in, struct endpoint *ep, struct err *err)
+{
+	char *host;
+	uint16_t port;
+	if (conf_split_address(ep->name, &host, &port) != 0)
+		return err_set(err, -EINVAL, "Cannot listen on %s %s: this is no HOST:PORT.", in->type->name, ep->name);
+	int r = net_address_listen(&ep->address, in->type->name, host, port, err);
+	free(host);
+	return r;
+}
+
+int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n_slots, unsigned *next_endpoint,
+	       struct err *err)
+{
+	memset(in, 0, sizeof *in);
+	in->cf = &cf->inputs[index];
+	in->index = (unsigned)index;
+	in->n_slots = n_slots;
+	in->type = type_of(in->cf->type);
+	if (!in->type)
+		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without type %s.", in->cf->name,
+			       conf_word(in->cf->type));
+	in->endpoints = calloc(in->cf->bind.n, sizeof *in->endpoints);
+	if (!in->endpoints)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	int r = hands_new(in, err);
+	for (size_t i = 0; r == 0 && i < in->cf->bind.n; i++) {
+		struct endpoint *ep = &in->endpoints[in->n_endpoints];
+		ep->fds = calloc(n_slots, sizeof *ep->fds);
+		if (!ep->fds)
+			return err_set(err, -ENOMEM, "Cannot start: no memory.");
+		snprintf(ep->name, sizeof ep->name, "%s", in->cf->bind.items[i]);
+		ep->first_stats = *next_endpoint;
+		in->n_endpoints++;
+		r = in->type->bind(in, ep, err);
+		*next_endpoint += ep->n_fds;
+	}
+	return r;
+}
+
+void input_fini(struct input *in)
+{
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		struct endpoint *ep = &in->endpoints[i];
+		for (unsigned k = 0; k < ep->n_fds; k++)
+			close(ep->fds[k]);
+		if (ep->n_fds && ep->address.len == 0)
+			unlink(ep->name);
+		free(ep->fds);
+		free(ep->last_dropped);
+	}
+	free(in->endpoints);
+	for (unsigned slot = 0; in->hands && slot < in->n_slots; slot++)
+		if (in->hands[slot])
+			munmap(in->hands[slot], sizeof(struct hand));
+	free(in->hands);
+	memset(in, 0, sizeof *in);
+}
+
+int input_slot_fd(const struct endpoint *ep, unsigned slot)
+{
+	return ep->fds[ep->n_fds == 1 ? 0 : slot];
+}
+
+void input_keep(const struct input *in, unsigned slot, int *keep, size_t *n)
+{
+	for (unsigned i = 0; i < in->n_endpoints; i++)
+		keep[(*n)++] = input_slot_fd(&in->endpoints[i], slot);
+}
+
+void input_kernel_drops(const struct input *in, struct stats_page *master_page)
+{
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		struct endpoint *ep = &in->endpoints[i];
+		for (unsigned k = 0; ep->last_dropped && k < ep->n_fds; k++) {
+			struct stats_endpoint *st = stats_endpoint(master_page, ep->first_stats + k);
+			uint32_t dropped;
+			if (net_socket_drops(ep->fds[k], &st->queue_bytes, &dropped) != 0)
+				continue;
+			/* the kernel's counter has 32 bits */
+			st->dropped_datagrams += (uint32_t)(dropped - ep->last_dropped[k]);
+			ep->last_dropped[k] = dropped;
+			stats_touch(master_page, STATS_ENDPOINT, ep->first_stats + k);
+		}
+	}
+}
+
+/* At most so many lines: one for each newline, and one for what follows the last. */
+static uint64_t count_lines(const char *p, size_t len)
+{
+	uint64_t n = 1;
+	for (size_t i = 0; i < len; i++)
+		n += p[i] == '\n';
+	return n;
+}
+
+uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page)
+{
+	struct hand *h = in->hands[slot];
+	struct stats_input *st = stats_input(page, in->index);
+	uint64_t lines = st->unfinished_lines, datagrams = 0;
+	for (unsigned i = h->done; i < h->used; i++) {
+		size_t len = h->messages[i].msg_len, done = i == h->done ? h->done_bytes : 0;
+		if (len == 0)
+			continue;
+		datagrams++;
+		if (len > h->iovecs[i].iov_len) /* MSG_TRUNC of a hostile length never reaches here; be sure */
+			len = h->iovecs[i].iov_len;
+		if (in->wants_lines && done < len)
+			lines += count_lines((char *)h->iovecs[i].iov_base + done, len - done);
+	}
+	if (!in->type->is_stream && !h->datagrams_counted) {
+		st->received_datagrams += datagrams;
+		st->lost_at_death_datagrams += datagrams;
+	}
+	st->received_lines += lines;
+	st->lost_at_death_lines += lines;
+	st->lost_at_death_connections += st->open_connections;
+	st->unfinished_lines = st->open_connections = st->held = 0;
+	h->used = h->done = 0;
+	h->done_bytes = 0;
+	stats_touch(page, STATS_INPUT, in->index);
+	return lines;
+}
+
+/* -- worker: sources ------------------------------------------------------------------------------------------- */
+
+static void readable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	struct source *s = io->data;
+	s->in->on_readable(s);
+}
+
+struct source *source_new(struct input *in, int fd, size_t size)
+{
+	struct source *s = calloc(1, size);
+	if (!s) {
+		close(fd);
+		return NULL;
+	}
+	s->in = in;
+	s->fd = fd;
+	s->lent_by = -1;
+	ev_io_init(&s->io, readable, fd, EV_READ);
+	s->io.data = s;
+	s->next = in->sources;
+	s->prev = &in->sources;
+	if (s->next)
+		s->next->prev = &s->next;
+	in->sources = s;
+	in->on_source(s);
+	return s;
+}
+
+void source_free(struct source *s)
+{
+	s->in->on_end(s);
+	if (s->in->reading == s)
+		s->in->reading = NULL;
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	close(s->fd);
+	free(s);
+}
+
+int input_open(struct input *in, struct err *err)
+{
+	in->hand = in->hands[in->slot];
+	in->stats = stats_input(in->page, in->index);
+	in->batch.items = calloc(BATCH_ITEMS, sizeof *in->batch.items);
+	in->batch.lines = calloc(BATCH_LINES, sizeof *in->batch.lines);
+	in->lines = calloc(1, sizeof *in->lines);
+	if (!in->batch.items || !in->batch.lines || !in->lines)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	in->lines->protocol = in->cf->protocol == CONF_PROTOCOL_CARBON ? LINES_CARBON : LINES_STATSD;
+	in->lines->validate = in->cf->validate;
+	return in->type->open(in, err);
+}
+
+int input_adopt(struct input *in, int fd, unsigned lent_by)
+{
+	struct source *s = source_new(in, fd, sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	s->lent_by = (int)lent_by;
+	return 0;
+}
+
+void input_release(struct input *in, unsigned lent_by)
+{
+	for (struct source *s = in->sources, *next; s; s = next) {
+		next = s->next;
+		if (s->lent_by != (int)lent_by)
+			continue;
+		if (in->held && in->reading == s)
+			s->ended = true; /* its batch is in hand: it ends when that is handed over */
+		else
+			in->type->end(s);
+	}
+}
+
+/* -- worker: from items to lines ------------------------------------------------------------------------------- */
+
+static void count_cut(struct input *in)
+{
+	struct lines_counts *c = &in->lines->counts;
+	struct stats_input *st = in->stats;
+	st->received_lines += c->received;
+	st->invalid_lines += c->invalid;
+	st->empty_lines += c->empty;
+	st->command_lines += c->commands;
+	if (in->discarding)
+		st->dropped_shutdown_lines += c->to_outputs;
+	else
+		st->to_outputs_lines += c->to_outputs;
+	*c = (struct lines_counts){0};
+}
+
+unsigned input_cut(struct input *in)
+{
+	struct batch *b = &in->batch;
+	size_t n = 0;
+	while (n < BATCH_LINES && in->cut_item < b->n_items) {
+		struct item *item = &b->items[in->cut_item];
+		char *at = in->cut_at ? in->cut_at : item->bytes, *end = item->bytes + item->len;
+		bool is_last = !in->type->is_stream || in->reading->ended;
+		n += lines_cut(in->lines, &at, end, is_last, b->lines + n, BATCH_LINES - n);
+		in->cut_at = at;
+		if (n == BATCH_LINES && at < end)
+			break;
+		if (in->type->after)
+			in->type->after(in->reading, at, (size_t)(end - at));
+		in->cut_item++;
+		in->cut_at = NULL;
+	}
+	count_cut(in);
+	b->n_lines = in->discarding ? 0 : (unsigned)n;
+	return (unsigned)n;
+}
+
+void input_published(struct input *in, bool batch_done)
+{
+	struct hand *h = in->hand;
+	if (!batch_done) {
+		h->done = in->cut_item;
+		h->done_bytes = 0;
+		char *fresh = h->iovecs[in->cut_item].iov_base; /* on a stream it lies behind what was kept before */
+		if (in->cut_at > fresh)
+			h->done_bytes = (size_t)(in->cut_at - fresh);
+		h->datagrams_counted = true;
+		return;
+	}
+	for (unsigned i = 0; i < h->used; i++)
+		h->messages[i].msg_len = 0;
+	h->used = h->done = 0;
+	h->done_bytes = 0;
+	h->datagrams_counted = false;
+	in->cut_item = 0;
+	in->cut_at = NULL;
+	in->batch.n_items = in->batch.n_lines = 0;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Stream inputs: tcp and unix. All workers accept from one listening socket. A read goes behind what the connection
+ * kept of an unfinished line; whole lines are cut there, the rest is kept again. A line longer than LINE_MAX_BYTES is
+ * skipped to its newline. A connection is never closed for what it sent.
+ */
+#include "stream.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+	/* A line that begins in a read and ends in it is never too long. */
+	READ_BYTES = LINE_MAX_BYTES + 1,
+	/* The longest unfinished line: its CR may be there, its newline not. */
+	KEEP_BYTES = LINE_MAX_BYTES + 1,
+	/* Connections accepted in one turn, so that the other workers get theirs. */
+	ACCEPT_AT_ONCE = 8,
+};
+static const double accept_pause_seconds = 0.1;
+
+/* -- master ---------------------------------------------------------------------------------------------------- */
+
+static int tcp_bind(struct input *in, struct endpoint *ep, struct err *err)
+{
+	int r = input_endpoint_address(in, ep, err);
+	if (r != 0)
+		return r;
+	int fd = net_tcp_listen(&ep->address, err);
+	if (fd < 0)
+		return fd;
+	net_receive_buffer(fd, in->cf->receive_buffer, &ep->receive_buffer_bytes);
+	ep->fds[ep->n_fds++] = fd;
+	return 0;
+}
+
+static int unix_bind(struct input *in, struct endpoint *ep, struct err *err)
+{
+	int fd = net_unix_bind(ep->name, SOCK_STREAM, (unsigned)strtoul(in->cf->mode, NULL, 8), err);
+	if (fd < 0)
+		return fd;
+	ep->fds[ep->n_fds++] = fd;
+	return 0;
+}
+
+/* -- worker: accepting ----------------------------------------------------------------------------------------- */
+
+static void listen_stop(struct stream *st)
+{
+	for (unsigned i = 0; i < st->n_listeners; i++)
+		ev_io_stop(st->in->loop, &st->listeners[i].io);
+}
+
+static void listen_start(struct stream *st)
+{
+	for (unsigned i = 0; i < st->n_listeners; i++)
+		ev_io_start(st->in->loop, &st->listeners[i].io);
+}
+
+static void accept_pause(struct stream *st, int code)
+{
+	st->in->stats->accept_pauses++;
+	listen_stop(st);
+	ev_timer_again(st->in->loop, &st->pause);
+	uint64_t held;
+	if (log_limit_pass(&st->pause_log, clock_us(), 10000, &held))
+		log_warn("input \"%s\": accepting pauses: %s; it goes on as soon as it can%s", st->in->cf->name,
+			 code ? strerror(code) : "max_connections is reached",
+			 code == EMFILE ? " (raise the limit of open files: LimitNOFILE, ulimit -n)" : "");
+}
+
+static void accept_again(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)events;
+	struct stream *st = timer->data;
+	ev_timer_stop(loop, timer);
+	if (!st->in->draining)
+		listen_start(st);
+}
+
+static bool connection_new(struct stream *st, int fd)
+{
+	struct connection *c = (struct connection *)source_new(st->in, fd, sizeof *c);
+	if (!c)
+		return false;
+	c->stream = st;
+	c->keep = st->free_keeps[--st->n_free];
+	c->last_us = clock_us();
+	st->in->stats->accepted_connections++;
+	st->in->stats->open_connections++;
+	return true;
+}
+
+/* Takes up to `most` connections. False: accepting has paused or nothing waits. */
+static bool accept_some(struct listener *l, unsigned most)
+{
+	struct stream *st = l->stream;
+	for (; most; most--) {
+		if (st->n_free == 0) {
+			accept_pause(st, 0);
+			return false;
+		}
+		int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd == -1) {
+			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+				accept_pause(st, errno);
+			else if (errno == ECONNABORTED || errno == EINTR)
+				continue;
+			return false;
+		}
+		if (!connection_new(st, fd)) {
+			accept_pause(st, ENOMEM);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	accept_some(io->data, ACCEPT_AT_ONCE);
+}
+
+/* -- worker: connections --------------------------------------------------------------------------------------- */
+
+static void set_kept(struct connection *c, size_t bytes)
+{
+	c->source.in->stats->unfinished_lines += (bytes > 0) - (c->keep_bytes > 0);
+	c->keep_bytes = bytes;
+}
+
+/* The end of this line will never come. */
+static void drop_unfinished(struct connection *c)
+{
+	if (c->keep_bytes == 0)
+		return;
+	c->source.in->stats->received_lines++;
+	c->source.in->stats->dropped_truncated_lines++;
+	set_kept(c, 0);
+}
+
+static void close_idle(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct stream *st = timer->data;
+	struct input *in = st->in;
+	uint64_t now = clock_us();
+	for (struct source *s = in->sources, *next; s; s = next) {
+		next = s->next;
+		struct connection *c = (struct connection *)s;
+		int unread = 0;
+		if (now < c->last_us + in->cf->idle_timeout || in->reading == s)
+			continue;
+		/* it is not idle when we are: with its input held, or when the worker was busy for long */
+		if (in->held || (ioctl(s->fd, FIONREAD, &unread) == 0 && unread > 0))
+			continue;
+		drop_unfinished(c);
+		in->stats->idle_connections++;
+		in->type->end(s);
+	}
+}
+
+static int stream_open(struct input *in, struct err *err)
+{
+	struct stream *st = calloc(1, sizeof *st);
+	if (!st)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	in->impl = st;
+	st->in = in;
+	stream_answers_init(st);
+	size_t n = in->cf->max_connections;
+	st->pool = mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	st->free_keeps = calloc(n, sizeof *st->free_keeps);
+	st->listeners = calloc(in->n_endpoints, sizeof *st->listeners);
+	if (st->pool == MAP_FAILED || !st->free_keeps || !st->listeners)
+		return err_set(err, -ENOMEM, "Cannot start: no memory for max_connections %zu of input \"%s\"; lower it.", n,
+			       in->cf->name);
+	for (st->n_free = 0; st->n_free < n; st->n_free++)
+		st->free_keeps[st->n_free] = st->pool + (n - 1 - st->n_free) * KEEP_BYTES;
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		struct listener *l = &st->listeners[st->n_listeners++];
+		*l = (struct listener){.stream = st, .fd = input_slot_fd(&in->endpoints[i], in->slot)};
+		ev_io_init(&l->io, acceptable, l->fd, EV_READ);
+		l->io.data = l;
+	}
+	ev_init(&st->pause, accept_again);
+	st->pause.repeat = accept_pause_seconds;
+	st->pause.data = st;
+	if (in->cf->idle_timeout) {
+		double every = MIN(1.0, (double)in->cf->idle_timeout / 1e6 / 4);
+		ev_timer_init(&st->idle, close_idle, every, every);
+		st->idle.data = st;
+		ev_timer_start(in->loop, &st->idle);
+	}
+	listen_start(st);
+	return 0;
+}
+
+static void stream_drain(struct input *in)
+{
+	struct stream *st = in->impl;
+	in->draining = true;
+	for (unsigned i = 0; i < st->n_listeners; i++) {
+		struct listener *l = &st->listeners[i];
+		/* who has connected is served, then the socket listens no more, for any worker */
+		accept_some(l, UINT32_MAX);
+		if (!in->keeps_sockets)
+			shutdown(l->fd, SHUT_RDWR);
+		ev_io_stop(in->loop, &l->io);
+	}
+	ev_timer_stop(in->loop, &st->pause);
+	ev_timer_stop(in->loop, &st->idle);
+}
+
+static void drop_too_long(struct input *in)
+{
+	in->stats->received_lines++;
+	in->stats->dropped_too_long_lines++;
+}
+
+/* A CR before the newline is not of the line. */
+static bool is_too_long(const char *line, size_t len)
+{
+	return len > LINE_MAX_BYTES + 1u || (len == LINE_MAX_BYTES + 1u && line[len - 1] != '\r');
+}
+
+/* Where the whole lines of base[0..kept+fresh) begin, after what is too long. */
+static char *skip_too_long(struct connection *c, char *base, size_t kept, size_t fresh)
+{
+	char *end = base + kept + fresh;
+	if (!c->is_skipping && kept == 0)
+		return base;
+	char *newline = memchr(base + kept, '\n', fresh);
+	if (!c->is_skipping) {
+		size_t len = (size_t)((newline ? newline : end) - base);
+		if (!is_too_long(base, len))
+			return base;
+		drop_too_long(c->source.in);
+		c->is_skipping = true;
+	}
+	if (!newline)
+		return end;
+	c->is_skipping = false;
+	return newline + 1;
+}
+
+static unsigned no_more(struct connection *c, struct batch *b, char *base)
+{
+	struct input *in = c->source.in;
+	size_t kept = c->keep_bytes;
+	c->source.ended = c->source.drained = true;
+	if (kept == 0)
+		return 0;
+	set_kept(c, 0);
+	if (is_too_long(base, kept)) {
+		drop_too_long(in);
+		kept = 0;
+	}
+	b->items[0] = (struct item){.bytes = base, .len = (uint32_t)kept, .original_len = (uint32_t)kept};
+	return b->n_items = 1;
+}
+
+static void lost_connection(struct connection *c)
+{
+	c->source.in->stats->reset_connections++;
+	drop_unfinished(c);
+	c->source.ended = c->source.drained = true;
+}
+
+static unsigned stream_read(struct source *s, struct batch *b)
+{
+	struct connection *c = (struct connection *)s;
+	struct input *in = s->in;
+	struct hand *h = in->hand;
+	char *base = h->slab[0];
+	size_t kept = c->keep_bytes;
+	memcpy(base, c->keep, kept);
+	h->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
+	h->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[0], .msg_iovlen = 1}};
+	h->used = 1;
+	/* recvmmsg also for a stream: the kernel writes the length into the hand itself */
+	int n = recvmmsg(s->fd, h->messages, 1, MSG_DONTWAIT, NULL);
+	if (n == -1) {
+		h->used = 0;
+		if (errno != EAGAIN && errno != EINTR)
+			lost_connection(c);
+		s->drained = true;
+		return 0;
+	}
+	size_t fresh = h->messages[0].msg_len;
+	if (fresh == 0)
+		return no_more(c, b, base);
+	s->drained = fresh < READ_BYTES;
+	c->last_us = clock_us();
+	in->stats->reads++;
+	in->stats->received_bytes += fresh;
+	set_kept(c, 0);
+	char *from = skip_too_long(c, base, kept, fresh);
+	uint32_t len = (uint32_t)(base + kept + fresh - from);
+	b->items[0] = (struct item){.bytes = from, .len = len, .original_len = len};
+	return b->n_items = 1;
+}
+
+static void stream_after(struct source *s, char *rest, size_t rest_bytes)
+{
+	struct connection *c = (struct connection *)s;
+	if (is_too_long(rest, rest_bytes)) {
+		drop_too_long(s->in);
+		c->is_skipping = true;
+		rest_bytes = 0;
+	}
+	memcpy(c->keep, rest, rest_bytes);
+	set_kept(c, rest_bytes);
+	if (c->asked)
+		stream_answer(c);
+}
+
+static void stream_end(struct source *s)
+{
+	struct connection *c = (struct connection *)s;
+	struct stream *st = c->stream;
+	struct input *in = s->in;
+	if (c->keep_bytes) { /* only at a shutdown: elsewhere the end of the stream ends the line */
+		in->stats->received_lines++;
+		in->stats->dropped_shutdown_lines++;
+		set_kept(c, 0);
+	}
+	int unread = 0;
+	if (!s->ended && ioctl(s->fd, FIONREAD, &unread) == 0 && unread > 0)
+		in->stats->dropped_stream_bytes += (unsigned)unread;
+	in->stats->open_connections--;
+	st->free_keeps[st->n_free++] = c->keep;
+	stream_answer_detach(c);
+	source_free(s);
+}
+
+const struct input_type input_tcp = {
+    .name = "tcp",
+    .is_stream = true,
+    .bind = tcp_bind,
+    .open = stream_open,
+    .drain = stream_drain,
+    .read = stream_read,
+    .after = stream_after,
+    .end = stream_end,
+};
+
+const struct input_type input_unix = {
+    .name = "unix",
+    .is_stream = true,
+    .bind = unix_bind,
+    .open = stream_open,
+    .drain = stream_drain,
+    .read = stream_read,
+    .after = stream_after,
+    .end = stream_end,
+};
