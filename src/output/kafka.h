@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of the kafka output share. A worker's side of one output:
+ *
+ *    send()                          hand over, 64 at a time               delivery report
+ *   lines ----> builders --+
+ *   (batches being made)   +--> waiting: list of messages --> librdkafka: in flight --> counted, memory given back
+ *   datagrams -------------+    (in order of arrival)         (at most `window` messages)
+ *
+ * Messages lie packed in chunks of the output's pool and are never copied again: librdkafka gets their address. A chunk
+ * is given back when nothing fills it and all of its messages are reported or dropped.
+ *
+ * Threads: everything here runs on the worker's thread, but for kafka_thread.c, which asks librdkafka what may block.
+ */
+#ifndef OUTPUT_KAFKA_H
+#define OUTPUT_KAFKA_H
+
+#include <librdkafka/rdkafka.h>
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include <ev.h>
+#include <output.h>
+
+#include "pool.h"
+
+enum {
+	KAFKA_MAGIC = 0x6b61666b,
+	KAFKA_BURST = 64, /* messages of one rd_kafka_produce_batch; more gains nothing (measured up to 256) */
+	KAFKA_STAGE = 512, /* messages that are sorted by partition at once */
+	/* What librdkafka 2.0.2 needs for a message beside its bytes: sizeof(rd_kafka_msg_t) 168, with malloc 176; and its
+	 * share of the request that carries it (measured in tests/unit/test_kafka.c). */
+	KAFKA_MESSAGE_BYTES = 192,
+	KAFKA_PARTITIONS_MAX = 100000,
+};
+
+/* -- kafka_store.c: messages in memory. Pure but for the pool. ------------------------------------------------------ */
+
+/* Lies before its bytes in a chunk. */
+struct message {
+	struct message *next; /* that waits */
+	uint32_t len;	      /* of the value, which begins behind this (and the origin) */
+	uint32_t hash;	      /* decides the partition, once it is known how many there are */
+	uint32_t offset;      /* from the chunk */
+	uint16_t records;
+	uint16_t key_len; /* the key is the value's first bytes; 0: no key */
+};
+
+/* With headers: true, between message and value. */
+struct origin {
+	uint64_t time_us;
+	struct {
+		uint16_t family, port; /* AF_INET, AF_INET6 or 0: not known; port as on the wire */
+		uint8_t address[16];
+	} from;
+	uint32_t unused; /* the value begins on 8 bytes */
+};
+
+struct message_list {
+	struct message *first, **last;
+	uint64_t messages, records, bytes;
+};
+
+/* A place where messages are appended: a chunk and what of it is used. With format lines there is a message under way. */
+struct builder {
+	struct chunk *chunk; /* `used`: bytes; `lines`: messages that are alive, and 1 for this builder */
+	struct message *open;
+	char *at, *limit; /* the next line goes here; it may not end behind the limit */
+	uint32_t records; /* of the open message */
+	uint64_t since_us;
+	TAILQ_ENTRY(builder) opened;
+};
+TAILQ_HEAD(builder_list, builder);
+
+struct message_origin {
+	struct origin is;
+	bool is_wanted; /* headers: true */
+};
+
+void message_list_init(struct message_list *l);
+void message_list_add(struct message_list *l, struct message *m);
+struct message *message_list_take(struct message_list *l); /* NULL: empty */
+/* All of `front` goes before what is in `l`. */
+void message_list_prepend(struct message_list *l, struct message_list *front);
+static inline char *message_value(const struct message *m, bool has_origin)
+{
+	return (char *)(uintptr_t)m + sizeof(*m) + (has_origin ? sizeof(struct origin) : 0);
+}
+/* The message's memory is not used any more. */
+void message_free(struct pool *pool, struct message *m);
+
+/* A new message with room for `len` bytes of value, at the end of the builder's chunk or in a new one. `want`: if less
+ * than so much is left in the chunk, a new one is taken. NULL: no memory. Not in any list; filled in but hash, records. */
+struct message *builder_new_message(struct builder *b, struct pool *pool, uint32_t len, uint32_t want, bool large,
+				    const struct message_origin *origin);
+/* The message is whole; its value has so many bytes, at most what was asked for. */
+void builder_end_message(struct builder *b, struct message *m, uint32_t len, bool has_origin);
+/* Gives the chunk back, or leaves it to its messages. */
+void builder_fini(struct builder *b, struct pool *pool);
+/* Bytes of value that fit into any chunk. */
+uint32_t builder_room(bool large, bool has_origin);
+
+/* -- kafka_conf.c: properties. Master and worker. -------------------------------------------------------------------- */
+
+/* Made by prepare: what workers cannot read themselves. */
+struct kafka_shared {
+	struct kafka_pem {
+		const char *location, *pem; /* "ssl.key.location", "ssl.key.pem" */
+		char *text;		    /* NULL: not given, or not a plain file */
+	} pems[3];
+	const char *gives_way_to; /* the property for which idempotence is off; NULL: it is on, or given */
+};
+
+/* Reads key and certificate files. Errors are added, a line each; returns how many. */
+size_t kafka_files_read(struct kafka_shared *sh, const struct conf_output *cf, const char *path, struct text *errors);
+void kafka_shared_free(struct kafka_shared *sh);
+/* The given property that excludes enable.idempotence (which was not given), or NULL. Pure. */
+const char *kafka_excludes_idempotence(const struct conf_output *cf);
+/* Value of a given property, the last one, or NULL; `alias` may be NULL. */
+const char *kafka_property(const struct conf_output *cf, const char *name, const char *alias);
+/* New configurations with our defaults and what was given; `window` messages. `sh` NULL: files are left to librdkafka.
+ * Errors are added with file and line; returns how many (then nothing is made). */
+size_t kafka_conf_make(const struct conf_output *cf, const struct kafka_shared *sh, const char *path,
+		       rd_kafka_conf_t **conf, rd_kafka_topic_conf_t **topic_conf, struct text *errors);
+/* "FILE:LINE: outputs.NAME.KEY: ", for the property (NULL: the output itself). */
+void kafka_where(const struct conf_output *cf, const char *path, const char *property, struct text *t);
+
+/* -- kafka_check.c: master -------------------------------------------------------------------------------------------- */
+
+size_t kafka_check(const struct conf_output *cf, const char *path, struct text *errors);
+
+/* -- kafka_producer.c, kafka_thread.c: one rd_kafka_t ------------------------------------------------------------------ */
+
+struct kafka;
+
+struct producer {
+	struct kafka *k;
+	rd_kafka_t *rk;
+	rd_kafka_topic_t *topic;
+	rd_kafka_queue_t *events;
+	int event_fd; /* librdkafka and the thread write 8 bytes when there is news */
+	struct ev_io io;
+	uint64_t flight_messages, flight_bytes;
+	bool is_fatal;
+
+	/* between the worker and the thread */
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool has_thread, must_end, must_flush, must_ask;
+	int partitions;		 /* 0: not known */
+	rd_kafka_resp_err_t why; /* the last answer about the topic */
+	uint64_t answers;
+};
+
+struct producer *producer_new(struct kafka *k, struct err *err);
+/* Serves what librdkafka has to say: reports, errors, logs, statistics. Never waits. */
+void producer_serve(struct producer *p);
+/* One of its events; takes it. */
+void producer_event(struct producer *p, rd_kafka_event_t *event);
+/* Gives waiting messages to librdkafka as far as the window allows. */
+void producer_hand_over(struct kafka *k);
+/* Everything of it is reported or never will be: ends the thread, which destroys the rest. Waits for it until then; false:
+ * it takes longer and is left behind (the process is about to end). */
+bool producer_end(struct producer *p, uint64_t until_us);
+/* Without waiting. True when it is gone. */
+bool producer_try_end(struct producer *p);
+
+int producer_thread_start(struct producer *p);
+void producer_free(struct producer *p); /* what the thread does not: half-built objects too */
+/* Copies the thread's news. True when there are new ones. */
+bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why);
+void producer_ask(struct producer *p);	 /* ask for the partitions now */
+void producer_flush(struct producer *p); /* linger no more */
+
+/* -- kafka_report.c: what librdkafka says ------------------------------------------------------------------------------ */
+
+struct kafka_broker {
+	int32_t id;
+	uint32_t state;
+};
+
+void kafka_report(struct kafka *k, const rd_kafka_message_t *rkm);
+/* A message that librdkafka did not take, or that is given up: counted as failed for this reason. Not freed. */
+void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t why);
+void kafka_log_event(struct kafka *k, rd_kafka_event_t *event);
+void kafka_error_event(struct kafka *k, rd_kafka_event_t *event);
+void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event);
+/* Brokers in librdkafka's statistics, those with a node id; at most `max`. Pure. */
+unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, unsigned max);
+void kafka_set_up(struct kafka *k, bool is_up, const char *why);
+
+/* -- kafka.c, kafka_put.c: the output --------------------------------------------------------------------------------- */
+
+struct kafka {
+	uint32_t magic;
+	struct output *out;
+	const struct kafka_shared *shared;
+	struct stats_output *draft;
+	struct stats_backend *backend;
+	struct stats_kafka *stats;
+	struct pool pool;
+	struct message_origin origin; /* of what is put now */
+	struct message_list waiting;
+	enum conf_words partition; /* never AUTO */
+	uint64_t window;	   /* messages that librdkafka may hold */
+	uint64_t flight_limit_bytes;
+	uint64_t flight_records;
+	uint64_t open_records; /* in messages that are being made */
+
+	struct builder *builders; /* one for each target; format lines only … */
+	unsigned n_builders;	  /* … else, and with partition: random, one */
+	struct builder_list opened; /* oldest first */
+	bool has_large;		    /* builders take large chunks */
+	unsigned n_partitions, n_targets; /* 0: not known yet. Target t is partition first + t * step */
+	unsigned first_partition, partition_step;
+	uint32_t random;
+
+	struct producer *producer; /* NULL while none can be made */
+	struct producer *dying;	   /* its thread is at work */
+	ev_timer delay_timer, trim_timer, second_timer;
+	ev_timer room_event; /* never started, only fed: on_room from the loop */
+	uint64_t now_us, opened_us;
+	bool is_draining, is_closing, is_stuck;
+
+	rd_kafka_resp_err_t topic_error; /* why there are no targets */
+	uint64_t topic_error_us;	 /* since when */
+	uint64_t grace_us;
+	bool is_topic_error_said, is_giving_up;
+
+	bool is_up, is_down_said;
+	uint64_t down_us, dropped_at_down;
+	struct log_limit log_limits[4];
+
+	struct {
+		struct message *message;
+		uint32_t target;
+		bool is_taken;
+	} stage[KAFKA_STAGE]; /* of producer_hand_over */
+	rd_kafka_message_t burst[KAFKA_BURST];
+};
+
+/* Lines or items of the batch from `first` on; returns the first that was not taken. */
+unsigned kafka_put_lines(struct kafka *k, const struct batch *b, unsigned first);
+unsigned kafka_put_items(struct kafka *k, const struct batch *b, unsigned first);
+/* Ends open messages: those that are older than batch_delay, or all. */
+void kafka_end_old(struct kafka *k);
+void kafka_end_all(struct kafka *k);
+/* How many partitions there are is known, or has changed. */
+void kafka_set_partitions(struct kafka *k, unsigned partitions);
+void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why);
+int kafka_builders_init(struct kafka *k, unsigned n);
+void kafka_builders_fini(struct kafka *k);
+/* Makes the drafts tell what is there. */
+void kafka_account(struct kafka *k);
+/* The end of everything that the loop calls. */
+void kafka_after_event(struct kafka *k);
+enum conf_words kafka_partition(const struct conf_output *cf); /* what `auto` means */
+uint32_t kafka_flow_hash(const struct sockaddr_storage *from);
+
+static inline uint32_t kafka_random(struct kafka *k)
+{
+	k->random ^= k->random << 13;
+	k->random ^= k->random >> 17;
+	k->random ^= k->random << 5;
+	return k->random;
+}
+
+#endif

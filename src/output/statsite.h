@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * statsite: the output in one worker, private to its files.
+ *
+ *   statsite.c      the row of the output table: routing, lists of what is due, timers, blocking, the end
+ *   backend.c       life of one backend; what it adds to the account; its log lines
+ *   backend_tcp.c   connect, send, acknowledgements
+ *   backend_udp.c   datagrams
+ *
+ *              resolved             connected (udp: at once)
+ *   RESOLVING ─────────► CONNECTING ────────────────────────► UP
+ *       ▲  │ failed           │ refused, too slow              │ lost: EOF, reset, timed out, unreachable
+ *       │  ▼                  ▼                                ▼
+ *       └─────────────────  WAITING  ◄─────────────────────────┘     the wait doubles, with jitter
+ */
+#ifndef OUTPUT_STATSITE_H
+#define OUTPUT_STATSITE_H
+
+#include <ev.h>
+#include <net.h>
+#include <output.h>
+#include <sys/queue.h>
+
+#include "queue.h"
+#include "risk.h"
+
+enum {
+	STATSITE_MAGIC = 0x51a75173,
+	SEND_BYTES = 65536,	 /* so much unsent is sent at once */
+	ACK_TICK_US = 10000,	 /* acknowledgements are looked at so often while something is in flight */
+	ACK_TICK_MAX_US = 20000, /* … of a backend that acknowledges nothing; its kernel may wait 40 ms with it */
+	DRAIN_TICK_US = 2000,	 /* … while draining */
+	TURN_BYTES = 1 << 20,	 /* a backlog sends so much, then others get their turn */
+	CONNECT_TIMEOUT_MS = 10000,
+};
+
+enum backend_state { BACKEND_WAITING, BACKEND_RESOLVING, BACKEND_CONNECTING, BACKEND_UP };
+
+struct statsite;
+
+struct backend {
+	_Alignas(64) struct queue queue; /* first: what send() touches for each line is its first cache line */
+	struct stats_backend *draft;
+	struct statsite *st;
+	const struct conf_backend *cf;
+	TAILQ_ENTRY(backend) due;	  /* has unsent bytes that wait for more */
+	TAILQ_ENTRY(backend) unsettled; /* has bytes in flight, or could not send for want of kernel memory */
+	uint64_t due_since_us;
+	uint64_t counted_lines, counted_pending_lines; /* as the account knows them */
+	bool is_due, is_unsettled;
+	bool is_blocked; /* the socket takes nothing now */
+	bool is_short;	 /* … since the kernel has no memory: tried again by the tick, writability says nothing */
+
+	enum backend_state state;
+	int fd;
+	ev_io io;
+	ev_timer timer; /* the wait, or the limit of an attempt to connect */
+	struct net_query *query;
+
+	/* TCP: this connection */
+	uint64_t sent_bytes, acked_bytes;
+	uint64_t acked_base_bytes; /* what TCP_INFO said before the first byte: the SYN counts */
+	uint64_t polled_at_bytes;  /* sent_bytes at the last look at TCP_INFO */
+	uint64_t poll_us, poll_after_us;
+	struct risk risk;
+
+	/* across connections */
+	uint64_t connected_us, down_us, delay_us;
+	uint64_t dropped_at_down;
+	bool is_down_logged;
+};
+
+TAILQ_HEAD(backend_list, backend);
+
+struct statsite {
+	uint32_t magic;
+	struct output *out;
+	const struct shards *shards;
+	struct backend *backends;
+	size_t n_backends;
+	struct pool pool;
+	struct backend **changed; /* by this send(), not yet in the account */
+	size_t n_changed;
+	struct backend_list due, unsettled;
+	struct stats_output *draft;
+	ev_timer flush_timer, ack_timer, trim_timer;
+	ev_timer room_event; /* never started, only fed: on_room from the loop */
+	uint64_t now_us;     /* of this turn */
+	uint64_t pending_lines;
+	uint64_t random;
+	bool is_draining;
+	bool is_holding;       /* the batch in hand was not taken whole and is counted */
+	struct backend *stuck; /* whose room it waits for */
+	uint32_t stuck_len;
+	uint64_t log_window_us, log_lines, log_held;
+};
+
+/* statsite.c */
+void statsite_due(struct backend *be);	       /* has something to send: in this turn, or when flush_delay is over */
+void statsite_not_due(struct backend *be);
+void statsite_unsettled(struct backend *be);   /* look at it again soon */
+void statsite_settled(struct backend *be);
+void statsite_after_event(struct statsite *st); /* end of each callback of the loop */
+
+/* backend.c */
+void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft);
+void backend_start(struct backend *be);
+/* Draining: those that wait try once more at once. */
+void backend_hurry(struct backend *be);
+void backend_send(struct backend *be);
+/* After each change: makes the draft tell what the queue holds. */
+void backend_account(struct backend *be);
+/* A line for which the queue has no room as it is. False: block. */
+bool backend_put_slowly(struct backend *be, const struct line *l);
+/* Worth trying again to put a line of this length that was held back. */
+bool backend_has_room(const struct backend *be, uint32_t len);
+void backend_up(struct backend *be);
+/* The connection, or the attempt, has failed; `why` is a fixed text or strerror's. */
+void backend_lost(struct backend *be, const char *why);
+/* What is left is counted, and the socket closed. */
+void backend_close(struct backend *be);
+/* Sets what the loop watches for: always input (the peer's EOF), output while blocked. */
+void backend_watch(struct backend *be);
+void backend_set_blocked(struct backend *be, bool is_blocked);
+
+/* backend_tcp.c, backend_udp.c: `connect` returns 0 (BACKEND_CONNECTING or up already) or -1 with errno. `send` sends
+ * all that it can; either may find the connection lost. */
+int backend_tcp_connect(struct backend *be, const struct net_address *a);
+void backend_tcp_connected(struct backend *be);
+void backend_tcp_send(struct backend *be);
+void backend_tcp_read(struct backend *be);
+/* Asks the kernel what was acknowledged. True when something new was. */
+bool backend_tcp_settle(struct backend *be);
+void backend_tcp_close(struct backend *be);
+int backend_udp_connect(struct backend *be, const struct net_address *a);
+void backend_udp_send(struct backend *be);
+void backend_udp_read(struct backend *be);
+
+static inline bool backend_is_tcp(const struct backend *be)
+{
+	return be->cf->transport == CONF_TRANSPORT_TCP;
+}
+static inline bool backend_can_send(const struct backend *be)
+{
+	return be->state == BACKEND_UP && !be->is_blocked;
+}
+
+#endif
