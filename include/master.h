@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * master: binds every endpoint, makes the counter pages, forks the workers and keeps them alive, answers millracectl,
+ * and ends them. Reads no datagram, resolves no name, starts no thread.
+ */
+#ifndef MASTER_H
+#define MASTER_H
+
+#include <conf.h>
+
+/* How the program leaves. */
+enum {
+	MASTER_EXIT_DELIVERED = 0, /* all that was accepted was delivered */
+	MASTER_EXIT_ERROR = 1,	   /* did not start, or no worker can work */
+	MASTER_EXIT_LEFT = 3,	   /* drained, and something was left: the last log lines say how much */
+};
+
+/* Runs until a signal or a command ends it. Returns the exit code; every error has been logged. The configuration is
+ * borrowed. */
+int master_run(const struct conf *cf);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * worker: the life of a slot's tenant, from fork to _exit, and its link to the master. It reads inputs greedily, hands
+ * batches to outputs, publishes its counters after each batch, and drains when it is told to or when the master is
+ * gone.
+ */
+#ifndef WORKER_H
+#define WORKER_H
+
+#include <base.h>
+#include <input.h>
+#include <output.h>
+
+/* One message of the link, a SOCK_SEQPACKET pair, in either direction. */
+enum link_type {
+	LINK_READY,   /* worker: serving */
+	LINK_FATAL,   /* worker: cannot start; text says why. It leaves with WORKER_EXIT_FATAL */
+	LINK_DRAIN,   /* master: read what is there, deliver, leave; value: microseconds until the deadline */
+	LINK_ADOPT,   /* master: read this descriptor of input `input` for the vacant slot `slot`, too */
+	LINK_RELEASE, /* master: `slot` has a tenant again */
+	LINK_LOG,     /* master: value is the enum log_level */
+};
+struct link_message {
+	uint32_t type;
+	uint32_t slot;
+	uint32_t input;
+	uint64_t value;
+	char text[1024];
+};
+
+/* How a worker leaves. Anything else is a death. */
+enum {
+	WORKER_EXIT_CLEAN = 0, /* all that it took was delivered */
+	WORKER_EXIT_LEFT = 3,  /* something was given up; the counters say what */
+	WORKER_EXIT_FATAL = 70, /* it cannot work here: do not start it again */
+};
+
+/* What a worker needs of the master. All is made before fork. */
+struct worker_setup {
+	const struct conf *cf;
+	unsigned slot, n_slots;
+	struct stats *stats;
+	struct input *inputs;	/* [cf->n_inputs] */
+	struct output *outputs; /* [cf->n_outputs] */
+	int link;		/* our end */
+};
+
+/* Runs in the child right after fork, with all signals blocked; never returns. */
+_Noreturn void worker_run(const struct worker_setup *setup);
+
+#endif

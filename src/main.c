@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * millrace: arguments → run, check or dump.
+ */
+#include <conf.h>
+#include <master.h>
+#include <output.h>
+
+#include <stdio.h>
+#include <string.h>
+
+static int print_version(void)
+{
+	printf("millrace %s\n", MILLRACE_VERSION);
+	return 0;
+}
+
+static int print_help(void)
+{
+	struct text t = {0};
+	conf_help(&t);
+	fputs(t.s ? t.s : "", stdout);
+	text_free(&t);
+	return 0;
+}
+
+static struct conf *load(const struct conf_args *args)
+{
+	struct conf_errors errors;
+	memset(&errors, 0, sizeof errors);
+	struct conf *cf = conf_load(args, &errors);
+	if (!cf)
+		fputs(errors.text.s ? errors.text.s : "millrace: out of memory\n", stderr);
+	text_free(&errors.text);
+	return cf;
+}
+
+static void warn(const struct conf *cf)
+{
+	struct text t = {0};
+	conf_warnings(cf, &t);
+	fputs(t.s ? t.s : "", stderr);
+	text_free(&t);
+}
+
+/* What the libraries behind the outputs say. */
+static bool check_outputs(const struct conf *cf)
+{
+	struct text t = {0};
+	size_t n = output_check(cf, &t);
+	fputs(t.s ? t.s : "", stderr);
+	text_free(&t);
+	return n == 0;
+}
+
+static int with_conf(const struct conf_args *args)
+{
+	struct conf *cf = load(args);
+	if (!cf)
+		return MASTER_EXIT_ERROR;
+	int exit_code = 0;
+	struct text t = {0};
+	log_open("master", cf->syslog, (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR));
+	switch (args->action) {
+	case CONF_ACTION_CHECK:
+		warn(cf);
+		if (!check_outputs(cf)) {
+			exit_code = MASTER_EXIT_ERROR;
+			break;
+		}
+		printf("%s: the configuration is good\n", cf->path ? cf->path : "flags");
+		break;
+	case CONF_ACTION_DUMP:
+		conf_dump(cf, &t);
+		fputs(t.s ? t.s : "", stdout);
+		break;
+	case CONF_ACTION_RUN:
+	case CONF_ACTION_HELP:
+	case CONF_ACTION_VERSION:
+		warn(cf);
+		exit_code = check_outputs(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+		break;
+	}
+	text_free(&t);
+	conf_free(cf);
+	return exit_code;
+}
+
+int main(int argc, char **argv)
+{
+	struct conf_args args;
+	struct err err = {""};
+	memset(&args, 0, sizeof args);
+	if (conf_args_parse(&args, argc, argv, &err) != 0) {
+		fprintf(stderr, "millrace: %s\n", err.text);
+		conf_args_free(&args);
+		return MASTER_EXIT_ERROR;
+	}
+	int exit_code = args.action == CONF_ACTION_HELP	     ? print_help()
+			: args.action == CONF_ACTION_VERSION ? print_version()
+							     : with_conf(&args);
+	conf_args_free(&args);
+	return exit_code;
+}

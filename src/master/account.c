@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The master's lines about numbers: what the kernel gave at the start, a line a second when asked for, the last
+ * account at the end. Master only.
+ */
+#include "master.h"
+
+#include <string.h>
+
+typedef unsigned long long ull;
+
+/* -- start ------------------------------------------------------------------------------------------------------- */
+
+static void account_endpoint(const struct input *in, const struct endpoint *ep)
+{
+	char asked[32], got[32];
+	uint64_t want = in->cf->receive_buffer;
+	if (ep->receive_buffer_bytes == 0) {
+		log_info("input \"%s\": listening on %s %s", in->cf->name, in->type->name, ep->name);
+		return;
+	}
+	log_info("input \"%s\": listening on %s %s with %u socket%s, receive buffer %s each", in->cf->name, in->type->name,
+		 ep->name, ep->n_fds, ep->n_fds == 1 ? "" : "s",
+		 text_format_bytes(got, sizeof got, ep->receive_buffer_bytes));
+	if (ep->receive_buffer_bytes < want)
+		log_warn("input \"%s\": %s %s got a receive buffer of %s, asked for %s: set sysctl net.core.rmem_max=%llu, or "
+			 "start as root",
+			 in->cf->name, in->type->name, ep->name, text_format_bytes(got, sizeof got, ep->receive_buffer_bytes),
+			 text_format_bytes(asked, sizeof asked, want), (ull)want);
+}
+
+void account_start(struct master *m)
+{
+	char name[300];
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			account_endpoint(&m->inputs[i], &m->inputs[i].endpoints[k]);
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		const struct output *out = &m->outputs[i];
+		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
+			log_info("output \"%s\": kafka, topic %s, format %s, overflow %s", out->cf->name,
+				 output_backend_name(out, 0, name, sizeof name), conf_word(out->cf->format), conf_word(out->overflow));
+		else
+			log_info("output \"%s\": %s, %u backend%s, overflow %s", out->cf->name, out->type->name, out->n_backends,
+				 out->n_backends == 1 ? "" : "s", conf_word(out->overflow));
+	}
+}
+
+/* -- each second ------------------------------------------------------------------------------------------------- */
+
+struct read_total {
+	uint64_t packets, bytes;
+};
+
+static struct read_total read_by(const struct master *m, unsigned slot)
+{
+	struct read_total total = {0, 0};
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		const struct input *in = &m->inputs[i];
+		const struct stats_input *st = stats_block(m->copy, (int)slot, STATS_INPUT, in->index);
+		total.packets += in->type->is_stream ? st->reads : st->received_datagrams;
+		total.bytes += st->received_bytes;
+	}
+	return total;
+}
+
+void account_second(struct master *m)
+{
+	static struct read_total before[STATS_SLOTS_MAX];
+	if (!m->cf->per_second_stats || stats_copy_take(m->copy, NULL) != 0)
+		return;
+	struct text t = {0};
+	struct read_total all = {0, 0};
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		struct read_total now = read_by(m, i);
+		uint64_t packets = now.packets - before[i].packets, bytes = now.bytes - before[i].bytes;
+		all.packets += packets;
+		all.bytes += bytes;
+		before[i] = now;
+		text_add(&t, "%s worker %u %llu packets %llu bytes", i ? "," : ":", i, (ull)packets, (ull)bytes);
+	}
+	log_info("last second: %llu packets, %llu bytes%s", (ull)all.packets, (ull)all.bytes, t.s ? t.s : "");
+	text_free(&t);
+}
+
+/* -- end --------------------------------------------------------------------------------------------------------- */
+
+static void account_input(const struct master *m, const struct input *in)
+{
+	struct stats_input sum;
+	memset(&sum, 0, sizeof sum);
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		const uint64_t *st = stats_block(m->copy, (int)i, STATS_INPUT, in->index);
+		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
+			((uint64_t *)&sum)[k] += st[k];
+	}
+	uint64_t dropped = sum.dropped_too_long_lines + sum.dropped_truncated_lines + sum.dropped_shutdown_lines;
+	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + %llu dropped + "
+		 "%llu lost at death",
+		 in->cf->name, (ull)sum.received_lines, (ull)sum.to_outputs_lines, (ull)sum.invalid_lines,
+		 (ull)sum.empty_lines, (ull)sum.command_lines, (ull)dropped, (ull)sum.lost_at_death_lines);
+}
+
+/* All workers' accounts with one backend. */
+static struct stats_backend sum_backend(const struct master *m, unsigned index)
+{
+	struct stats_backend sum;
+	memset(&sum, 0, sizeof sum);
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		const uint64_t *st = stats_block(m->copy, (int)i, STATS_BACKEND, index);
+		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
+			((uint64_t *)&sum)[k] += st[k];
+	}
+	return sum;
+}
+
+static uint64_t dropped_by(const struct stats_backend *be)
+{
+	return be->dropped_queue_full_records + be->dropped_memory_records + be->dropped_too_long_records +
+	       be->dropped_shutdown_records;
+}
+
+static void account_output(const struct master *m, const struct output *out)
+{
+	struct stats_backend all = {0};
+	char name[300];
+	uint64_t offered = 0, held_lost = 0;
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		const struct stats_output *st = stats_block(m->copy, (int)i, STATS_OUTPUT, out->index);
+		offered += st->offered_records;
+		held_lost += st->dropped_shutdown_records + st->lost_at_death_records;
+	}
+	for (unsigned i = 0; i < out->n_backends; i++) {
+		struct stats_backend be = sum_backend(m, out->first_backend + i);
+		for (size_t k = 0; k < sizeof all / sizeof(uint64_t); k++)
+			((uint64_t *)&all)[k] += ((uint64_t *)&be)[k];
+		if (be.dropped_shutdown_records + be.unconfirmed_records > 0)
+			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed", out->cf->name,
+				 output_backend_name(out, i, name, sizeof name),
+				 (ull)be.dropped_shutdown_records, (ull)be.unconfirmed_records);
+	}
+	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu lost at death",
+		 out->cf->name, (ull)offered, (ull)all.delivered_records, (ull)all.unconfirmed_records,
+		 (ull)all.failed_records, (ull)dropped_by(&all), (ull)(all.lost_at_death_records + held_lost));
+}
+
+void account_last(struct master *m)
+{
+	struct text t = {0};
+	if (stats_copy_take(m->copy, NULL) != 0)
+		return;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		account_input(m, &m->inputs[i]);
+	for (size_t i = 0; i < m->n_outputs; i++)
+		account_output(m, &m->outputs[i]);
+	if (stats_check(m->copy, &t) > 0)
+		log_error("the account does not balance: %s", t.s ? t.s : "");
+	text_free(&t);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The control socket: one line asked, one line answered, then the connection ends. At most 16 clients and 5 seconds
+ * each, so that one which hangs or floods harms nobody. Everything that is only numbers is computed by millracectl from
+ * the pages' descriptor; what is left here is short. Master only.
+ */
+#include "master.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CLIENTS_MAX = 16, LINE_BYTES = 256, SOCKET_MODE = 0660 };
+static const double client_seconds = 5;
+
+struct client {
+	struct control *control; /* NULL: free */
+	int fd;
+	struct ev_io io;
+	struct ev_timer timeout;
+	char line[LINE_BYTES];
+	size_t len;
+};
+
+struct control {
+	struct master *m;
+	int fd;
+	struct ev_io io;
+	struct client clients[CLIENTS_MAX];
+};
+
+static void client_close(struct client *c)
+{
+	struct master *m = c->control->m;
+	ev_io_stop(m->loop, &c->io);
+	ev_timer_stop(m->loop, &c->timeout);
+	close(c->fd);
+	if (m->control)
+		ev_io_start(m->loop, &c->control->io); /* there is a free place again */
+	c->control = NULL;
+}
+
+/* -- the commands: each leaves its answer in `t`, a descriptor to go with it in *fd -------------------------------- */
+
+static void ask_PAGES(struct master *m, const char *arg, struct text *t, int *fd)
+{
+	(void)arg;
+	struct err err = {""};
+	int r = stats_reader_fd(m->stats, &err);
+	if (r < 0) {
+		text_add(t, "error %s", err.text);
+		return;
+	}
+	*fd = r;
+	text_add(t, "ok %s %d", MILLRACE_VERSION, (int)getpid());
+}
+
+static void ask_LOG(struct master *m, const char *arg, struct text *t, int *fd)
+{
+	(void)fd;
+	enum log_level level;
+	if (log_level_parse(arg, &level) != 0) {
+		text_add(t, "error \"%s\" is no log level; allowed are error, warn, info and debug", arg);
+		return;
+	}
+	log_set_level(level);
+	slots_tell_all(m, LINK_LOG, level);
+	text_add(t, "ok log level is %s", arg);
+}
+
+static void ask_DRAIN(struct master *m, const char *arg, struct text *t, int *fd)
+{
+	(void)arg, (void)fd;
+	master_drain(m, m->cf->drain_timeout);
+	text_add(t, "ok draining");
+}
+
+static const struct {
+	const char *name;
+	void (*ask)(struct master *m, const char *arg, struct text *t, int *fd);
+	bool takes_arg;
+} commands[] = {
+#define CONTROL(name, word, args, help) {name, ask_##word, sizeof(args) > 1},
+#include <tbl/control.def>
+};
+
+static void answer(struct client *c)
+{
+	struct text t = {0};
+	int fd = -1;
+	char *arg = strchr(c->line, ' '), shown[64];
+	if (arg)
+		*arg++ = '\0';
+	size_t i = 0;
+	while (i < ARRAY_LEN(commands) && strcmp(commands[i].name, c->line) != 0)
+		i++;
+	if (i == ARRAY_LEN(commands))
+		text_add(&t, "error \"%s\" is no command of this millrace", text_escape(shown, sizeof shown, c->line, strlen(c->line)));
+	else if (commands[i].takes_arg != (arg != NULL))
+		text_add(&t, "error %s takes %s", c->line, commands[i].takes_arg ? "one word" : "nothing");
+	else
+		commands[i].ask(c->control->m, arg ? arg : "", &t, &fd);
+	text_add(&t, "\n");
+	if (t.s)
+		net_send_fd(c->fd, t.s, t.len, fd); /* short: fits the socket's buffer, or the client has its own trouble */
+	if (fd != -1)
+		close(fd);
+	text_free(&t);
+}
+
+/* -- clients ------------------------------------------------------------------------------------------------------- */
+
+static void readable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	struct client *c = io->data;
+	ssize_t n = read(c->fd, c->line + c->len, sizeof c->line - 1 - c->len);
+	if (n == -1 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n > 0) {
+		c->len += (size_t)n;
+		c->line[c->len] = '\0';
+		char *newline = strchr(c->line, '\n');
+		if (!newline && c->len < sizeof c->line - 1)
+			return;
+		if (newline) {
+			*newline = '\0';
+			answer(c);
+		}
+	}
+	client_close(c);
+}
+
+static void timed_out(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	client_close(timer->data);
+}
+
+static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)events;
+	struct control *control = io->data;
+	size_t i = 0;
+	while (i < CLIENTS_MAX && control->clients[i].control)
+		i++;
+	if (i == CLIENTS_MAX) { /* the others wait in the listen queue */
+		ev_io_stop(loop, io);
+		return;
+	}
+	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd == -1)
+		return;
+	struct client *c = &control->clients[i];
+	*c = (struct client){.control = control, .fd = fd};
+	ev_io_init(&c->io, readable, fd, EV_READ);
+	ev_timer_init(&c->timeout, timed_out, client_seconds, 0);
+	c->io.data = c->timeout.data = c;
+	ev_io_start(loop, &c->io);
+	ev_timer_start(loop, &c->timeout);
+}
+
+int control_open(struct master *m, struct err *err)
+{
+	if (m->cf->control[0] == '\0')
+		return 0;
+	int fd = net_unix_bind(m->cf->control, SOCK_STREAM, SOCKET_MODE, err);
+	if (fd < 0)
+		return fd;
+	struct control *control = calloc(1, sizeof *control);
+	if (!control) {
+		close(fd);
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	}
+	control->m = m;
+	control->fd = fd;
+	ev_io_init(&control->io, acceptable, fd, EV_READ);
+	control->io.data = control;
+	ev_io_start(m->loop, &control->io);
+	m->control = control;
+	return 0;
+}
+
+void control_close(struct master *m)
+{
+	struct control *control = m->control;
+	if (!control)
+		return;
+	m->control = NULL;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (control->clients[i].control)
+			client_close(&control->clients[i]);
+	ev_io_stop(m->loop, &control->io);
+	close(control->fd);
+	unlink(m->cf->control);
+	free(control);
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of the master: makes everything that workers share, starts them, waits for signals, drains, says what was
+ * left. Each step of the start that can be refused is refused with one sentence, and nothing stays behind.
+ */
+#include "master.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* A worker that has not left so long after its own deadline is killed. */
+static const double late_seconds = 0.7;
+
+/* -- signals ------------------------------------------------------------------------------------------------------- */
+
+enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_IGNORE };
+
+static const struct {
+	int number;
+	enum signal_action action;
+} signals[] = {
+#define SIGNAL(name, action, help) {SIG##name, SIGNAL_##action},
+#include <tbl/signal.def>
+};
+
+static void obey(struct master *m, enum signal_action action)
+{
+	switch (action) {
+	case SIGNAL_DRAIN:
+		master_drain(m, m->cf->drain_timeout);
+		break;
+	case SIGNAL_QUIT:
+		master_drain(m, 0);
+		break;
+	case SIGNAL_REAP:
+		slots_reap(m);
+		break;
+	case SIGNAL_IGNORE:
+		log_warn("this version does not reload its configuration: restart it");
+		break;
+	}
+}
+
+static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	struct master *m = io->data;
+	struct signalfd_siginfo info;
+	while (read(io->fd, &info, sizeof info) == sizeof info)
+		for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+			if (signals[i].number == (int)info.ssi_signo)
+				obey(m, signals[i].action);
+}
+
+static int signals_init(struct master *m, struct err *err)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		sigaddset(&set, signals[i].number);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (fd == -1)
+		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
+	ev_io_init(&m->signals, signalled, fd, EV_READ);
+	m->signals.data = m;
+	ev_io_start(m->loop, &m->signals);
+	return 0;
+}
+
+/* -- stages -------------------------------------------------------------------------------------------------------- */
+
+void master_stop(struct master *m, int exit_code)
+{
+	m->exit_code = exit_code;
+	m->is_draining = true;
+	slots_kill(m);
+	if (slots_are_gone(m))
+		ev_break(m->loop, EVBREAK_ALL);
+}
+
+static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct master *m = timer->data;
+	if (m->is_draining) {
+		log_error("workers did not leave in time: killing them");
+		m->has_left = true;
+		slots_kill(m);
+		return;
+	}
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (!m->slots[i].was_ready)
+			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].why[0] ? ": " : "",
+				  m->slots[i].why);
+	master_stop(m, MASTER_EXIT_ERROR);
+}
+
+static void set_deadline(struct master *m, double seconds)
+{
+	ev_timer_stop(m->loop, &m->deadline);
+	ev_timer_set(&m->deadline, seconds, 0);
+	ev_timer_start(m->loop, &m->deadline);
+}
+
+void master_drain(struct master *m, uint64_t deadline_us)
+{
+	if (m->is_draining && deadline_us > 0)
+		return;
+	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
+	m->is_draining = true;
+	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
+	slots_drain(m, deadline_us);
+}
+
+void master_ready(struct master *m)
+{
+	if (m->has_started || m->is_draining)
+		return;
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (!m->slots[i].was_ready)
+			return;
+	m->has_started = true;
+	ev_timer_stop(m->loop, &m->deadline);
+	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
+}
+
+static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct master *m = timer->data;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		input_kernel_drops(&m->inputs[i], m->page);
+	stats_publish(m->page);
+	account_second(m);
+}
+
+static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	slots_look(timer->data);
+}
+
+/* -- start ------------------------------------------------------------------------------------------------------------ */
+
+/* 1,000 backends and many connections in each worker: take all descriptors that we may have. */
+static void raise_open_files(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static void name_all(struct master *m)
+{
+	char name[300];
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		const struct input *in = &m->inputs[i];
+		uint64_t feeds = 0;
+		for (size_t k = 0; k < in->cf->n_outputs; k++)
+			feeds |= UINT64_C(1) << in->cf->outputs[k]->index;
+		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds, in->type->name);
+		for (unsigned e = 0; e < in->n_endpoints; e++)
+			for (unsigned k = 0; k < in->endpoints[e].n_fds; k++) {
+				const struct endpoint *ep = &in->endpoints[e];
+				char unit[16];
+				snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
+				stats_name(m->stats, STATS_ENDPOINT, ep->first_stats + k, ep->name, in->index, 0, unit);
+				struct stats_endpoint *st = stats_endpoint(m->page, ep->first_stats + k);
+				st->receive_buffer_bytes = ep->receive_buffer_bytes;
+				st->asked_buffer_bytes = in->cf->receive_buffer;
+				stats_touch(m->page, STATS_ENDPOINT, ep->first_stats + k);
+			}
+	}
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		const struct output *out = &m->outputs[i];
+		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0,
+			   out->wants == OUTPUT_WANTS_LINES ? "lines" : "datagrams");
+		for (unsigned k = 0; k < out->n_backends; k++)
+			stats_name(m->stats, STATS_BACKEND, out->first_backend + k,
+				   output_backend_name(out, k, name, sizeof name), out->index, 0,
+				   output_backend_transport(out, k));
+		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
+			stats_name(m->stats, STATS_KAFKA, out->index, out->cf->name, out->index, 0, "messages");
+	}
+}
+
+/* Before fork: the master needs it too, to count the lines in a dead worker's hand. */
+static void tell_inputs_what_is_wanted(struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *in = &m->inputs[i];
+		for (size_t k = 0; k < in->cf->n_outputs; k++) {
+			const struct output *out = &m->outputs[in->cf->outputs[k]->index];
+			in->wants_lines |= out->wants == OUTPUT_WANTS_LINES;
+			in->wants_items |= out->wants == OUTPUT_WANTS_ITEMS;
+			in->wants_from |= out->wants_from;
+		}
+	}
+}
+
+static int make_shared(struct master *m, struct err *err)
+{
+	const struct conf *cf = m->cf;
+	m->stats = stats_new(m->n_slots, err);
+	if (!m->stats)
+		return -ENOMEM;
+	m->page = stats_master_page(m->stats);
+	m->inputs = calloc(cf->n_inputs, sizeof *m->inputs);
+	m->outputs = calloc(cf->n_outputs, sizeof *m->outputs);
+	if (!m->inputs || !m->outputs)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	int r = 0;
+	unsigned next_endpoint = 0;
+	while (r == 0 && m->n_inputs < cf->n_inputs) {
+		struct input *in = &m->inputs[m->n_inputs];
+		r = input_init(in, cf, m->n_inputs, m->n_slots, &next_endpoint, err);
+		m->n_inputs++;
+	}
+	while (r == 0 && m->n_outputs < cf->n_outputs) {
+		r = output_init(&m->outputs[m->n_outputs], cf, m->n_outputs, err);
+		m->n_outputs += r == 0;
+	}
+	if (r != 0)
+		return r;
+	tell_inputs_what_is_wanted(m);
+	name_all(m);
+	struct stats_master *st = stats_master(m->page);
+	st->started_us = st->loaded_us = clock_real_us();
+	st->workers = m->n_slots;
+	stats_touch(m->page, STATS_MASTER, 0);
+	stats_publish(m->page);
+	m->copy = stats_copy_new(m->stats);
+	return m->copy ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
+}
+
+static int start(struct master *m, struct err *err)
+{
+	raise_open_files();
+	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
+	if (!m->loop)
+		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	ev_timer_init(&m->deadline, deadline_passed, 0, 0);
+	ev_timer_init(&m->slots_timer, look_again, 0, 0);
+	ev_timer_init(&m->second, every_second, 1, 1);
+	m->deadline.data = m->slots_timer.data = m->second.data = m;
+	int r = make_shared(m, err);
+	if (r == 0)
+		r = control_open(m, err);
+	if (r == 0)
+		r = slots_init(m, err);
+	if (r == 0)
+		r = signals_init(m, err);
+	if (r != 0)
+		return r;
+	account_start(m);
+	ev_timer_start(m->loop, &m->second);
+	set_deadline(m, (double)m->cf->start_timeout / 1e6);
+	slots_look(m);
+	return 0;
+}
+
+static void stop(struct master *m)
+{
+	control_close(m);
+	slots_fini(m);
+	for (size_t i = 0; i < m->n_inputs; i++)
+		input_fini(&m->inputs[i]);
+	free(m->inputs);
+	free(m->outputs);
+	stats_copy_free(m->copy);
+	stats_free(m->stats);
+}
+
+int master_run(const struct conf *cf)
+{
+	struct master m = {.cf = cf, .n_slots = cf->workers ? (unsigned)cf->workers : proc_cpus()};
+	struct err err = {""};
+	if (start(&m, &err) != 0) {
+		log_error("%s", err.text);
+		stop(&m);
+		return MASTER_EXIT_ERROR;
+	}
+	ev_run(m.loop, 0);
+	int exit_code = m.exit_code;
+	if (m.has_started)
+		account_last(&m);
+	if (exit_code == MASTER_EXIT_DELIVERED && m.has_left)
+		exit_code = MASTER_EXIT_LEFT;
+	stop(&m);
+	return exit_code;
+}

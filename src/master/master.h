@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of the master share.
+ */
+#ifndef MASTER_PRIVATE_H
+#define MASTER_PRIVATE_H
+
+#include "life.h"
+#include <input.h>
+#include <master.h>
+#include <output.h>
+#include <worker.h>
+
+struct control;
+
+/* A place for a worker: its own sockets, counters and past. A process is only its present tenant. */
+struct slot {
+	struct master *m;
+	unsigned number;
+	struct life life;
+	pid_t pid;   /* 0: none */
+	int link;    /* our end; -1: none */
+	struct ev_io io;
+	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
+	struct stats_page *page;
+	bool was_ready;
+	char why[256]; /* it could not start */
+};
+
+struct master {
+	const struct conf *cf;
+	struct ev_loop *loop;
+	struct stats *stats;
+	struct stats_page *page;
+	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct input *inputs;
+	struct output *outputs;
+	struct slot *slots;
+	unsigned n_slots;
+	size_t n_inputs, n_outputs;
+	struct control *control;
+	struct ev_io signals;
+	struct ev_timer slots_timer, second, deadline;
+	bool has_started, is_draining, has_left, is_late;
+	int exit_code;
+};
+
+/* slots.c: tenants come and go */
+int slots_init(struct master *m, struct err *err);
+void slots_fini(struct master *m);
+/* Does what each slot's life asks for, and sets the timer for the next time. */
+void slots_look(struct master *m);
+void slots_reap(struct master *m);
+void slots_drain(struct master *m, uint64_t deadline_us);
+void slots_kill(struct master *m);
+void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
+bool slots_are_gone(const struct master *m);
+
+/* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
+void death_account(struct master *m, struct slot *s, struct text *t);
+
+/* account.c: lines for the log */
+void account_start(struct master *m);
+void account_second(struct master *m);
+void account_last(struct master *m);
+
+/* control.c */
+int control_open(struct master *m, struct err *err);
+void control_close(struct master *m);
+
+/* master.c */
+void master_ready(struct master *m);
+void master_drain(struct master *m, uint64_t deadline_us);
+void master_stop(struct master *m, int exit_code);
+
+#endif

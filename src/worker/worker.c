@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of a worker: closes what is not its own, opens outputs and inputs, says READY, loops, drains, leaves. The data
+ * path is in drain.c. Binds nothing, restarts nothing.
+ */
+#include "worker.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+/* At the deadline what waits in the kernel's buffers is still read, to be counted; not longer than this. */
+static const uint64_t discard_limit_us = 200000;
+
+/* -- start ------------------------------------------------------------------------------------------------------- */
+
+/* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
+static void close_others(const struct worker_setup *setup)
+{
+	size_t n = 1;
+	for (size_t i = 0; i < setup->cf->n_inputs; i++)
+		n += setup->inputs[i].n_endpoints;
+	int *keep = calloc(n, sizeof *keep);
+	BUG_ON(!keep);
+	n = 0;
+	keep[n++] = setup->link;
+	for (size_t i = 0; i < setup->cf->n_inputs; i++)
+		input_keep(&setup->inputs[i], setup->slot, keep, &n);
+	proc_close_others(keep, n);
+	free(keep);
+}
+
+/* TERM to one worker: it drains and leaves, and the master starts the next, which goes on with the same sockets. INT
+ * comes from the terminal to all processes at once; the master decides what it means. */
+static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	struct worker *w = io->data;
+	struct signalfd_siginfo info;
+	while (read(io->fd, &info, sizeof info) == sizeof info)
+		if (info.ssi_signo == SIGTERM)
+			worker_drain(w, w->setup->cf->drain_timeout, false);
+}
+
+static int signals_init(struct worker *w, struct err *err)
+{
+	sigset_t all;
+	sigfillset(&all);
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
+	sigset_t wanted;
+	sigemptyset(&wanted);
+	sigaddset(&wanted, SIGTERM);
+	int fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (fd == -1)
+		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
+	/* ignored ones stay blocked; a crash must still kill */
+	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
+		sigdelset(&all, deadly[i]);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	ev_io_init(&w->signals, signalled, fd, EV_READ);
+	w->signals.data = w;
+	ev_io_start(w->loop, &w->signals);
+	return 0;
+}
+
+static void answer_status(struct input *in, struct text *t)
+{
+	struct worker *w = in->worker;
+	if (!w->all)
+		w->all = stats_copy_new(w->setup->stats);
+	if (w->all && stats_copy_take(w->all, NULL) == 0)
+		stats_statsrelay(w->all, t);
+	else
+		text_add(t, "\n");
+}
+
+static int open_outputs(struct worker *w, struct err *err)
+{
+	struct net_resolver *resolver = net_resolver_new(w->loop, err);
+	if (!resolver)
+		return -ENOMEM;
+	for (size_t i = 0; i < w->n_outputs; i++) {
+		struct output *out = &w->outputs[i];
+		out->loop = w->loop;
+		out->resolver = resolver;
+		out->page = w->page;
+		out->slot = w->slot;
+		out->n_slots = w->setup->n_slots;
+		out->on_room = drain_resume;
+		out->worker = w;
+		int r = out->type->open(out, err);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}
+
+static int open_inputs(struct worker *w, struct err *err)
+{
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		in->loop = w->loop;
+		in->page = w->page;
+		in->slot = w->slot;
+		in->on_source = source_opened;
+		in->on_readable = source_readable;
+		in->on_end = source_closing;
+		in->on_status = answer_status;
+		in->worker = w;
+		int r = input_open(in, err);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}
+
+/* -- turns ------------------------------------------------------------------------------------------------------- */
+
+static void publish_all(struct worker *w)
+{
+	w->stats->loops++;
+	w->stats->dense = w->dense_sources > 0;
+	stats_touch(w->page, STATS_WORKER, 0);
+	for (size_t i = 0; i < w->n_inputs; i++)
+		stats_touch(w->page, STATS_INPUT, w->inputs[i].index);
+	stats_publish(w->page);
+}
+
+static bool outputs_are_empty(const struct worker *w)
+{
+	for (size_t i = 0; i < w->n_outputs; i++)
+		if (w->outputs[i].type->pending(&w->outputs[i]) > 0)
+			return false;
+	return true;
+}
+
+static void go_on_draining(struct worker *w)
+{
+	if (w->stage == WORKER_DRAINING_INPUTS && inputs_are_empty(w)) {
+		w->stage = WORKER_DRAINING_OUTPUTS;
+		for (size_t i = 0; i < w->n_outputs; i++)
+			w->outputs[i].type->drain(&w->outputs[i]);
+	}
+	if (w->stage == WORKER_DRAINING_OUTPUTS && outputs_are_empty(w)) {
+		w->stage = WORKER_DONE;
+		ev_break(w->loop, EVBREAK_ALL);
+	}
+}
+
+static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int events)
+{
+	(void)loop, (void)events;
+	struct worker *w = prepare->data;
+	uint64_t now_us = clock_us();
+	for (size_t i = 0; i < w->n_outputs; i++) {
+		struct output *out = &w->outputs[i];
+		out->dense = w->dense_sources > 0 && w->stage == WORKER_SERVING;
+		out->type->pump(out, now_us);
+	}
+	publish_all(w);
+	if (w->stage != WORKER_SERVING)
+		go_on_draining(w);
+}
+
+/* -- end --------------------------------------------------------------------------------------------------------- */
+
+static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)timer, (void)events;
+	ev_break(loop, EVBREAK_ALL);
+}
+
+void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends)
+{
+	double seconds = (double)deadline_us / 1e6;
+	if (w->stage != WORKER_SERVING && ev_timer_remaining(w->loop, &w->deadline) <= seconds)
+		return;
+	/* QUIT after TERM: a nearer deadline */
+	ev_timer_stop(w->loop, &w->deadline);
+	ev_timer_set(&w->deadline, seconds, 0);
+	ev_timer_start(w->loop, &w->deadline);
+	if (w->stage != WORKER_SERVING)
+		return;
+	w->stage = WORKER_DRAINING_INPUTS;
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		w->inputs[i].keeps_sockets = !slot_ends;
+		w->inputs[i].type->drain(&w->inputs[i]);
+	}
+	drain_all(w);
+}
+
+/* What could not be handed over any more is read and counted. */
+static void discard_inputs(struct worker *w)
+{
+	uint64_t until = clock_us() + discard_limit_us;
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		in->discarding = true;
+		while (in->wants_lines && in->reading && input_cut(in) > 0)
+			;
+		in->reading = NULL;
+		input_published(in, true); /* the hand is free: the next batch is cut from its start */
+		while (in->sources) {
+			struct source *s = in->sources;
+			while (!s->ended && clock_us() < until && in->type->read(s, &in->batch) > 0) {
+				in->reading = s;
+				while (in->wants_lines && input_cut(in) > 0)
+					;
+				input_published(in, true);
+			}
+			in->reading = NULL;
+			in->type->end(s);
+		}
+	}
+}
+
+static uint64_t left_behind(const struct worker *w)
+{
+	uint64_t left = 0;
+	for (size_t i = 0; i < w->n_outputs; i++) {
+		const struct output *out = &w->outputs[i];
+		left += stats_output(w->page, out->index)->dropped_shutdown_records;
+		for (unsigned k = 0; k < out->n_backends; k++) {
+			const struct stats_backend *be = stats_backend(w->page, out->first_backend + k);
+			left += be->dropped_shutdown_records + be->unconfirmed_records;
+		}
+	}
+	for (size_t i = 0; i < w->n_inputs; i++)
+		left += w->inputs[i].stats->dropped_shutdown_lines;
+	return left;
+}
+
+static _Noreturn void leave(struct worker *w, uint64_t left_before)
+{
+	if (w->stage != WORKER_DONE)
+		discard_inputs(w);
+	for (size_t i = 0; i < w->n_outputs; i++)
+		w->outputs[i].type->close(&w->outputs[i]);
+	publish_all(w);
+	_exit(left_behind(w) > left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
+}
+
+void worker_run(const struct worker_setup *setup)
+{
+	struct worker w = {
+	    .setup = setup,
+	    .slot = setup->slot,
+	    .page = stats_slot_page(setup->stats, setup->slot),
+	    .inputs = setup->inputs,
+	    .outputs = setup->outputs,
+	    .n_inputs = setup->cf->n_inputs,
+	    .n_outputs = setup->cf->n_outputs,
+	};
+	struct err err = {""};
+	char who[16];
+	snprintf(who, sizeof who, "worker %u", setup->slot);
+	log_open(who, setup->cf->syslog, (enum log_level)(setup->cf->log_level - CONF_LOG_LEVEL_ERROR));
+	snprintf(who, sizeof who, "millrace/%u", setup->slot);
+	proc_set_title(who);
+	close_others(setup);
+	w.stats = stats_worker(w.page);
+	w.loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
+	if (!w.loop)
+		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
+	    open_inputs(&w, &err) != 0) {
+		link_send(&w, LINK_FATAL, err.text);
+		_exit(WORKER_EXIT_FATAL);
+	}
+	link_init(&w);
+	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
+	ev_prepare_init(&w.before_wait, before_wait);
+	w.before_wait.data = &w;
+	ev_prepare_start(w.loop, &w.before_wait);
+	uint64_t left_before = left_behind(&w);
+	link_send(&w, LINK_READY, "");
+	ev_run(w.loop, 0);
+	leave(&w, left_before);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of a worker share.
+ */
+#ifndef WORKER_PRIVATE_H
+#define WORKER_PRIVATE_H
+
+#include <worker.h>
+
+enum worker_stage {
+	WORKER_SERVING,
+	WORKER_DRAINING_INPUTS,	 /* reading what the kernel holds already */
+	WORKER_DRAINING_OUTPUTS, /* waiting for the last acknowledgement */
+	WORKER_DONE,
+};
+
+struct worker {
+	const struct worker_setup *setup;
+	unsigned slot;
+	struct ev_loop *loop;
+	struct stats_page *page;
+	struct stats_worker *stats;
+	struct stats_copy *all; /* for "status"; made when first asked for */
+	struct input *inputs;
+	struct output *outputs;
+	size_t n_inputs, n_outputs;
+	enum worker_stage stage;
+	unsigned dense_sources; /* that rest between reads */
+
+	struct source *ready;	/* have more: read at the next turn */
+	struct source *waiting; /* rest until the tick */
+	struct ev_idle again;	/* keeps the loop from waiting while `ready` is not empty */
+	struct ev_io tick;	/* a timerfd: libev's timers have a grain of 1 ms */
+	bool tick_is_set;
+	uint64_t tick_us;
+
+	struct ev_prepare before_wait;
+	struct ev_io link, signals;
+	struct ev_timer deadline;
+};
+
+/* drain.c: reading, from the loop. */
+int drain_init(struct worker *w, struct err *err);
+/* An output has room again: goes on with what it held back. */
+void drain_resume(struct output *out);
+void source_opened(struct source *s);
+void source_readable(struct source *s);
+void source_closing(struct source *s);
+/* Reads all sources once more, now. */
+void drain_all(struct worker *w);
+bool inputs_are_empty(const struct worker *w);
+
+/* link.c */
+void link_init(struct worker *w);
+void link_send(struct worker *w, enum link_type type, const char *text);
+
+/* worker.c */
+/* Reads what is there, delivers it, ends the loop. slot_ends: nobody comes after us, so the sockets take nothing new. A
+ * second call can only bring the deadline nearer. */
+void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends);
+
+#endif
