@@ -8,30 +8,36 @@ PYTHON ?= /usr/bin/python3
 JOBS   ?= $(shell nproc)
 
 VERSION := 0.1.0
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(CI),-Werror)
 HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
 CFLAGS  ?= -O3 -g
 override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
-override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' -Iinclude
+override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) -Iinclude
 override LDFLAGS += -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN))
 
-LIBS          := -lev -lyaml -lxxhash -lcares -lm
+# What may be absent. KAFKA=auto (default): built in when librdkafka is there; 1: must be there; 0: left out.
+KAFKA     ?= auto
+HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka && echo 1),$(filter 1,$(KAFKA)))
+
+LIBS          := -lev -lyaml -lxxhash -lcares -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)
 LIBS_replay   := -lpcap
 LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 
-PROGRAMS := millrace millracectl millrace-replay millrace-sink millrace-kafka
-LIB_SRC  := $(sort $(wildcard src/*/*.c))
+PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
+LIB_SRC  := $(sort $(if $(HAS_KAFKA),$(wildcard src/*/*.c),$(filter-out src/output/kafka%,$(wildcard src/*/*.c))))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(wildcard tests/unit/test_*.c))
+TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_store.c,$(wildcard tests/unit/test_*.c))))
 FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCHES  := $(sort $(wildcard tests/bench/*.c))
 
 .PHONY: all deps run check check-unit check-fuzz check-integ test soak bench fuzz lint install docs clean help
 .SECONDARY:
 
-all: $(PROGRAMS:%=$B/%) ## build all programs into build/
+all: $(PROGRAMS:%=$B/%) $B/docs ## build all programs into build/
 
 deps: ## install what is missing (Debian packages; needs root)
 	@tools/deps
@@ -69,11 +75,13 @@ bench: all $(BENCHES:tests/bench/%.c=$B/tests/%) ## CPU per line beside the floo
 fuzz: ## run each fuzzer for FUZZ_SECONDS (60)
 	@tools/fuzz $${FUZZ_SECONDS:-60}
 
-lint: ## layers, file sizes, tables and documentation agree
+lint: $B/docs ## layers, file sizes, tables and documentation agree
 	@$(PYTHON) tools/lint
 
-docs: $B/millrace ## renew the parts of the documentation that come from the tables
-	@tools/docs $B
+docs: $B/docs ## renew the documents that come from the tables
+	$B/docs sample > etc/millrace.yaml
+	$B/docs counters > docs/counters.md
+	$B/docs man etc/man/millrace.8.in > etc/man/millrace.8
 
 install: all ## install programs, man pages and samples below DESTDIR and PREFIX
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
@@ -110,6 +118,7 @@ $(eval $(call tool,millracectl,ctl))
 $(eval $(call tool,millrace-replay,replay))
 $(eval $(call tool,millrace-sink,sink))
 $(eval $(call tool,millrace-kafka,kafka))
+$(eval $(call tool,docs,docs))
 
 $B/tests/test_%: $B/obj/tests/unit/test_%.o $B/libmillrace.a
 	@mkdir -p $(@D)

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of millracectl share. Everything that is shown comes from a copy of the counter pages.
+ */
+#ifndef CTL_H
+#define CTL_H
+
+#include <base.h>
+#include <stats.h>
+
+#ifndef MILLRACE_VERSION
+#define MILLRACE_VERSION "0.0.0"
+#endif
+
+/* Exit codes, as millracectl(1) documents them. */
+enum { CTL_OK = 0, CTL_BAD = 1, CTL_NOT_ASKED = 2 };
+
+struct ctl {
+	const char *socket;
+	char version[64]; /* of the millrace that runs */
+	int64_t pid;
+	struct stats *st;
+	struct stats_copy *copy;
+};
+
+/* Asks one line and takes the one of the answer, without its newline. *fd: -1, or what came with it. 0, or -errno with
+ * err when nobody answered. */
+int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size, int *fd, struct err *err);
+/* Gets and maps the counter pages. CTL_OK, or the exit code after it said why. */
+int ctl_attach(struct ctl *ctl);
+void ctl_detach(struct ctl *ctl);
+/* Takes a copy, patiently: a worker may have died a moment ago. CTL_OK or the exit code after it said why. */
+int ctl_take(struct stats_copy *c);
+int ctl_usage(const char *fmt, ...) PRINTF_LIKE(1, 2); /* says so, returns CTL_NOT_ASKED */
+/* Writes and frees the text; CTL_OK, or CTL_NOT_ASKED when memory or standard output failed. */
+int ctl_print(struct text *t);
+
+/* The one option of a command: argv[1] is `flag`, and with `value` not NULL a number from 1 on follows. False and a
+ * sentence when something else stands there. */
+bool ctl_flag(int argc, char **argv, const char *flag, bool *given, uint64_t *value);
+
+/* Columns that fit their contents: the first `left` ones are text, the rest are numbers at the right. */
+struct ctl_table {
+	unsigned columns, left;
+	char **cells;
+	size_t n, size;
+	bool failed;
+};
+void ctl_cell(struct ctl_table *table, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* A row of words, for headings: "name|type|lines". */
+void ctl_heading(struct ctl_table *table, const char *words);
+void ctl_table_print(struct ctl_table *table, struct text *t); /* and frees */
+
+/* "output/backend", "input" … */
+void ctl_entry_name(const struct stats_copy *c, enum stats_scope scope, unsigned index, char *buf, size_t size);
+/* What is lost for certain in one block: all LOSS counters together, whatever their unit. */
+uint64_t ctl_lost(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+
+#define COMMAND(name, word, args, help) int ctl_##word(struct ctl *ctl, int argc, char **argv);
+#include <tbl/control.def>
+
+#endif

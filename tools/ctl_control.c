@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * ctl_control: the control socket as millracectl uses it: one line there, one line back, perhaps with the descriptor of
+ * the counter pages. Never keeps the master waiting, and waits 10 s for it at most.
+ */
+#include "ctl.h"
+#include <errno.h>
+#include <net.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static int control_connect(const char *path, struct err *err)
+{
+	struct sockaddr_un sa = {.sun_family = AF_UNIX};
+	if (strlen(path) >= sizeof(sa.sun_path))
+		return err_set(err, -ENAMETOOLONG, "The path %s is too long for a socket (%zu bytes at most).", path,
+			       sizeof(sa.sun_path) - 1);
+	memcpy(sa.sun_path, path, strlen(path));
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return err_set(err, -errno, "Cannot make a socket: %s.", strerror(errno));
+	struct timeval limit = {.tv_sec = 10};
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0)
+		return fd;
+	int e = errno;
+	close(fd);
+	if (e == EACCES)
+		return err_set(err, -e, "You may not use %s: run millracectl as root or as the user of millrace.",
+			       path);
+	return err_set(err, -e,
+		       "No millrace answers at %s (%s): start one with --control %s, or say with -s where its control "
+		       "socket is.",
+		       path, strerror(e), path);
+}
+
+/* Reads up to the newline; a descriptor comes with the first bytes or not at all. */
+static int answer_read(int sock, char *answer, size_t size, int *fd)
+{
+	size_t len = 0;
+	while (len + 1 < size) {
+		int more = -1;
+		ssize_t n = net_recv_fd(sock, answer + len, size - 1 - len, &more);
+		if (more != -1) {
+			if (*fd != -1)
+				close(*fd);
+			*fd = more;
+		}
+		if (n <= 0)
+			return n == 0 ? -EPIPE : (int)n;
+		len += (size_t)n;
+		char *end = memchr(answer, '\n', len);
+		if (end) {
+			*end = '\0';
+			return 0;
+		}
+	}
+	return -EMSGSIZE;
+}
+
+int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size, int *fd, struct err *err)
+{
+	char ask[512];
+	*fd = -1;
+	int n = snprintf(ask, sizeof(ask), "%s\n", line);
+	if ((size_t)n >= sizeof(ask) || strchr(line, '\n'))
+		return err_set(err, -EINVAL, "The command is too long, or not one line.");
+	int sock = control_connect(socket_path, err);
+	if (sock < 0)
+		return sock;
+	int rc = net_send_fd(sock, ask, (size_t)n, -1);
+	if (rc == 0)
+		rc = answer_read(sock, answer, size, fd);
+	close(sock);
+	if (rc == 0)
+		return 0;
+	if (*fd != -1)
+		close(*fd);
+	*fd = -1;
+	const char *why = rc == -EAGAIN ? "10 s are over" : rc == -EPIPE ? "it closed the connection" : strerror(-rc);
+	return err_set(err, rc, "The millrace at %s does not answer to \"%s\" (%s): is its master stopped?",
+		       socket_path, line, why);
+}
+
+/* "ok VERSION PID" with the descriptor. */
+static int pages_ask(struct ctl *ctl, int *fd, struct err *err)
+{
+	char answer[512];
+	long long pid;
+	int rc = ctl_ask(ctl->socket, "pages", answer, sizeof(answer), fd, err);
+	if (rc != 0)
+		return rc;
+	if (*fd != -1 && sscanf(answer, "ok %63s %lld", ctl->version, &pid) == 2) {
+		ctl->pid = pid;
+		return 0;
+	}
+	if (*fd != -1)
+		close(*fd);
+	*fd = -1;
+	char shown[256];
+	text_escape(shown, sizeof(shown), answer, strlen(answer));
+	return err_set(err, -EPROTO, "What listens at %s gave no counter pages but \"%s\": is it a millrace?",
+		       ctl->socket, shown);
+}
+
+int ctl_attach(struct ctl *ctl)
+{
+	struct err err;
+	int fd;
+	if (pages_ask(ctl, &fd, &err) != 0)
+		return ctl_usage("%s", err.text);
+	ctl->st = stats_open(fd, &err);
+	close(fd);
+	if (!ctl->st)
+		return ctl_usage("%s", err.text);
+	ctl->copy = stats_copy_new(ctl->st);
+	if (!ctl->copy)
+		return ctl_usage("No memory for a copy of the counter pages.");
+	return ctl_take(ctl->copy);
+}
+
+void ctl_detach(struct ctl *ctl)
+{
+	stats_copy_free(ctl->copy);
+	stats_free(ctl->st);
+	ctl->copy = NULL;
+	ctl->st = NULL;
+}
+
+int ctl_take(struct stats_copy *c)
+{
+	struct err err;
+	for (int tries = 0; tries < 10; tries++) {
+		if (stats_copy_take(c, &err) == 0)
+			return CTL_OK;
+		nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+	}
+	return ctl_usage("%s", err.text);
+}
