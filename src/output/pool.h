@@ -41,13 +41,13 @@ struct pool_slab;
 struct pool {
 	char *mapping;
 	size_t mapping_bytes;
-	char *slab_bytes;	 /* slab 0 */
-	uint32_t *free;		 /* stack of slabs */
-	struct pool_slab *slabs; /* of those cut in small chunks */
+	char *slab_bytes;          /* slab 0 */
+	uint32_t *free;            /* stack of slabs */
+	struct pool_slab *slabs;   /* of those cut in small chunks */
 	uint32_t n_slabs, n_fresh; /* n_fresh: slabs never taken yet, the last ones */
 	uint32_t n_free, n_dry, low_warm;
-	uint32_t partial; /* list of slabs with free small chunks */
-	uint32_t reserve; /* slabs that only queues with little may take */
+	uint32_t partial;    /* list of slabs with free small chunks */
+	uint32_t reserve;    /* slabs that only queues with little may take */
 	uint64_t used_bytes; /* chunks in use */
 };
 

@@ -29,7 +29,7 @@ struct queue {
 	char *limit; /* a line that would end behind this goes the slow way: queue_reserve */
 	uint64_t put_lines;
 	bool is_marked; /* the owner's: it has this queue on a list of changed ones */
-	bool is_wide;	/* filled a small chunk before: starts with a large one */
+	bool is_wide;   /* filled a small chunk before: starts with a large one */
 	uint32_t n_chunks;
 
 	struct chunk *head, *send, *tail;
@@ -39,9 +39,9 @@ struct queue {
 	uint64_t gone_bytes, gone_lines;
 	uint64_t done_bytes, done_lines;
 	uint64_t tail_bytes, tail_lines; /* put when the tail's first byte came */
-	uint64_t empty_bytes;		 /* put when it was last empty */
-	uint64_t limit_bytes;		 /* most that it may hold */
-	uint64_t watermark_bytes;	 /* unsent bytes from which on a line goes the slow way; UINT64_MAX: never */
+	uint64_t empty_bytes;            /* put when it was last empty */
+	uint64_t limit_bytes;            /* most that it may hold */
+	uint64_t watermark_bytes;        /* unsent bytes from which on a line goes the slow way; UINT64_MAX: never */
 	struct pool *pool;
 };
 

@@ -9,8 +9,8 @@
  * The largest window that the peer offered alone is no bound. Measured on Linux 6.18, loopback, a peer that reads
  * nothing: 1.0 to 1.5 times that window lay unread when it was sent 1400 bytes or more at a time, 2.14 times with 60
  * bytes at a time (the kernel counts its own overhead per segment). Therefore RISK_WINDOWS. Beyond it: a peer that
- * raises SO_RCVBUF to 4 MiB on the accepted socket and is sent 60 bytes at a time never offers more than 64 KiB and took
- * 3.3 MB. Nothing that the sender sees tells that peer from one that reads.
+ * raises SO_RCVBUF to 4 MiB on the accepted socket and is sent 60 bytes at a time never offers more than 64 KiB and
+ * took 3.3 MB. Nothing that the sender sees tells that peer from one that reads.
  */
 #ifndef OUTPUT_RISK_H
 #define OUTPUT_RISK_H

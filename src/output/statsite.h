@@ -26,11 +26,11 @@
 
 enum {
 	STATSITE_MAGIC = 0x51a75173,
-	SEND_BYTES = 65536,	 /* so much unsent is sent at once */
-	ACK_TICK_US = 10000,	 /* acknowledgements are looked at so often while something is in flight */
+	SEND_BYTES = 65536,      /* so much unsent is sent at once */
+	ACK_TICK_US = 10000,     /* acknowledgements are looked at so often while something is in flight */
 	ACK_TICK_MAX_US = 20000, /* … of a backend that acknowledges nothing; its kernel may wait 40 ms with it */
-	DRAIN_TICK_US = 2000,	 /* … while draining */
-	TURN_BYTES = 1 << 20,	 /* a backlog sends so much, then others get their turn */
+	DRAIN_TICK_US = 2000,    /* … while draining */
+	TURN_BYTES = 1 << 20,    /* a backlog sends so much, then others get their turn */
 	CONNECT_TIMEOUT_MS = 10000,
 };
 
@@ -39,17 +39,19 @@ enum backend_state { BACKEND_WAITING, BACKEND_RESOLVING, BACKEND_CONNECTING, BAC
 struct statsite;
 
 struct backend {
-	_Alignas(64) struct queue queue; /* first: what send() touches for each line is its first cache line */
+	_Alignas(64) struct queue queue; /* first: send() touches its first cache line for each line */
 	struct stats_backend *draft;
 	struct statsite *st;
 	const struct conf_backend *cf;
-	TAILQ_ENTRY(backend) due;	  /* has unsent bytes that wait for more */
-	TAILQ_ENTRY(backend) unsettled; /* has bytes in flight, or could not send for want of kernel memory */
+	TAILQ_ENTRY(backend) due;       /* has unsent bytes that wait for more */
+	TAILQ_ENTRY(backend) unsettled; /* has bytes in flight, or the kernel had no memory to send */
+	TAILQ_ENTRY(backend) stuck;     /* overflow: block, a line waits for room here */
 	uint64_t due_since_us;
 	uint64_t counted_lines, counted_pending_lines; /* as the account knows them */
+	uint32_t stuck_len;                            /* of the longest line that waits; 0: none does */
 	bool is_due, is_unsettled;
 	bool is_blocked; /* the socket takes nothing now */
-	bool is_short;	 /* … since the kernel has no memory: tried again by the tick, writability says nothing */
+	bool is_short;   /* … since the kernel has no memory: tried again by the tick, writability says nothing */
 
 	enum backend_state state;
 	int fd;
@@ -89,16 +91,14 @@ struct statsite {
 	uint64_t pending_lines;
 	uint64_t random;
 	bool is_draining;
-	bool is_holding;       /* the batch in hand was not taken whole and is counted */
-	struct backend *stuck; /* whose room it waits for */
-	uint32_t stuck_len;
+	struct backend_list stuck; /* for whose room batches are held back: one for each input at most */
 	uint64_t log_window_us, log_lines, log_held;
 };
 
 /* statsite.c */
-void statsite_due(struct backend *be);	       /* has something to send: in this turn, or when flush_delay is over */
+void statsite_due(struct backend *be); /* has something to send: in this turn, or when flush_delay is over */
 void statsite_not_due(struct backend *be);
-void statsite_unsettled(struct backend *be);   /* look at it again soon */
+void statsite_unsettled(struct backend *be); /* look at it again soon */
 void statsite_settled(struct backend *be);
 void statsite_after_event(struct statsite *st); /* end of each callback of the loop */
 
