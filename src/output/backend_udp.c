@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * backend_udp: datagrams to a backend, cut at line ends, without the newline of their last line. Worker only. Delivered
- * means that our kernel took it; an ICMP refusal tells of an earlier datagram and is only counted as a hint. What the
- * peer sends is thrown away.
+ * backend_udp: datagrams to a backend, cut at line ends. Worker only. Delivered means that our kernel took it; an ICMP
+ * refusal tells of an earlier datagram and is only counted as a hint. What the peer sends is thrown away.
  */
 #include "statsite.h"
 
@@ -10,7 +9,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
-enum { DATAGRAMS = 64, READ_TIMES = 16 };
+enum { DATAGRAMS = 64, READ_TIMES = 16, UDP_MAX_BYTES = 65507 };
 
 /* A run of datagrams, cut from the queue where they lie. */
 struct burst {
@@ -31,11 +30,11 @@ int backend_udp_connect(struct backend *be, const struct net_address *a)
 /* Bytes of the next datagram with its last newline: as many lines as fit in max, at least one. */
 static size_t cut(const char *p, size_t len, size_t max)
 {
-	if (len <= max + 1)
+	if (len <= max)
 		return len;
-	const char *newline = memrchr(p, '\n', max + 1);
+	const char *newline = memrchr(p, '\n', max);
 	if (newline == NULL)
-		newline = memchr(p + max + 1, '\n', len - max - 1);
+		newline = memchr(p + max, '\n', len - max);
 	BUG_ON(newline == NULL);
 	return (size_t)(newline + 1 - p);
 }
@@ -53,7 +52,8 @@ static void gather(struct burst *s, const struct queue *q, size_t max)
 		size_t len = newline != NULL ? (size_t)(newline + 1 - p) : 0;
 		while (len > 0 && s->n < DATAGRAMS) {
 			size_t n = max > 0 ? cut(p, len, max) : (size_t)((const char *)memchr(p, '\n', len) + 1 - p);
-			s->iov[s->n] = (struct iovec){.iov_base = (char *)p, .iov_len = n - 1};
+			/* the longest line fits only without its newline */
+			s->iov[s->n] = (struct iovec){.iov_base = (char *)p, .iov_len = n > UDP_MAX_BYTES ? n - 1 : n};
 			s->msgs[s->n] = (struct mmsghdr){.msg_hdr = {.msg_iov = &s->iov[s->n], .msg_iovlen = 1}};
 			s->n++;
 			p += n;
@@ -70,7 +70,8 @@ static size_t count_sent(struct backend *be, const struct burst *s, unsigned n)
 		bytes += s->iov[i].iov_len;
 	be->draft->sent_bytes += bytes;
 	be->draft->sends++;
-	bytes += n; /* their last newlines */
+	for (unsigned i = 0; i < n; i++) /* newlines that were left off */
+		bytes += ((const char *)s->iov[i].iov_base)[s->iov[i].iov_len - 1] != '\n';
 	uint64_t lines = q->done_lines;
 	queue_sent(q, bytes);
 	queue_acked(q, bytes);

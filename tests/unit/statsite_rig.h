@@ -150,7 +150,8 @@ static inline void peer_turn(struct peer *p)
 	while ((n = recv(p->fd, buf, sizeof(buf), MSG_DONTWAIT)) > 0) {
 		peer_bytes(p, buf, (size_t)n);
 		if (p->is_udp) {
-			peer_bytes(p, "\n", 1);
+			if (p->part_len > 0) /* the longest line comes without its newline */
+				peer_bytes(p, "\n", 1);
 			p->datagrams++;
 			p->longest = MAX(p->longest, (uint64_t)n);
 		}
