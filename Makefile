@@ -30,9 +30,9 @@ LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
 LIB_SRC  := $(sort $(if $(HAS_KAFKA),$(wildcard src/*/*.c),$(filter-out src/output/kafka%,$(wildcard src/*/*.c))))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_store.c,$(wildcard tests/unit/test_*.c))))
+TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_pure.c,$(wildcard tests/unit/test_*.c))))
 FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-BENCHES  := $(sort $(wildcard tests/bench/*.c))
+BENCHES  := $(sort $(if $(HAS_KAFKA),$(wildcard tests/bench/*.c),$(filter-out %floor_kafka.c,$(wildcard tests/bench/*.c))))
 
 .PHONY: all deps run check check-unit check-fuzz check-integ test soak bench fuzz lint install docs clean help
 .SECONDARY:
@@ -128,7 +128,7 @@ $B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/l
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$B/tests/%_bench: $B/obj/tests/bench/%_bench.o $B/libmillrace.a
+$(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/libmillrace.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
 
@@ -137,4 +137,4 @@ $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/outp
 	-DTEST_DATA='"$(CURDIR)/tests/data"'
 $B/obj/tests/%.o: WARN := $(filter-out -Wmissing-prototypes,$(WARN))
 
--include $(shell find build -name '*.d' 2>/dev/null)
+-include $(shell find $B -name '*.d' 2>/dev/null)

@@ -40,21 +40,21 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
-	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for each
-	 * backend with something left, then frees. */
+	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
+	 * each backend with something left, then frees. */
 	void (*close)(struct output *out);
 };
 
 struct output {
 	const struct output_type *type;
 	const struct conf_output *cf;
-	unsigned index;		/* in the configuration and in stats */
-	unsigned first_backend; /* stats index of its first BACKEND block … */
-	unsigned n_backends;	/* … of so many: the remotes of a statsite output, 1 of a kafka output */
+	unsigned index;           /* in the configuration and in stats */
+	unsigned first_backend;   /* stats index of its first BACKEND block … */
+	unsigned n_backends;      /* … of so many: the remotes of a statsite output, 1 of a kafka output */
 	enum conf_words overflow; /* CONF_OVERFLOW_BLOCK, …_DROP_NEWEST, …_DROP_OLDEST; never AUTO */
 	enum output_wants wants;
 	bool wants_from; /* the sender of each item */
-	void *shared; /* of prepare */
+	void *shared;    /* of prepare */
 
 	/* set by the worker before open */
 	struct ev_loop *loop;
@@ -77,13 +77,13 @@ size_t output_check(const struct conf *cf, struct text *errors);
 const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size);
 const char *output_backend_transport(const struct output *out, unsigned i);
 
-/* -- which backend gets a key ------------------------------------------------------------------------------------------ */
+/* -- which backend gets a key -------------------------------------------------------------------------------------- */
 
 /* rendezvous: slot of the hash → backend; modulo: hash modulo n → backend. Memory of its own (shared when made before
  * fork), so that workers read it. Also used by millracectl. */
 struct shards {
 	bool modulo;
-	uint32_t n;	/* entries of map */
+	uint32_t n;     /* entries of map */
 	uint16_t map[]; /* index into conf_output.backends */
 };
 /* NULL when memory is short. Freed by shards_free. Takes about 1 ms a backend for rendezvous. */

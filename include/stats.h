@@ -159,11 +159,11 @@ void stats_free(struct stats *st); /* unmaps; NULL is fine */
  * Close-on-exec. -errno with err. */
 int stats_reader_fd(const struct stats *st, struct err *err);
 
-/* Master: names for people. `parent`: of a BACKEND its output, of an ENDPOINT its input, else 0. `feeds`: of an INPUT,
- * bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines", "datagrams", "packets"); of an
- * ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name of a BACKEND is HOST:PORT, of
- * an ENDPOINT its address. `name` NULL takes the entry out of the directory again (its counters stay). WORKER, SLOT and
- * MASTER are named by stats_new. */
+/* Master: names for people. `parent`: of what is below an output that output, of an ENDPOINT its input, else 0.
+ * `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines", "datagrams",
+ * "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name of a
+ * BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out of
+ * the directory again (its counters stay). WORKER, SLOT and MASTER are named by stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 
@@ -250,8 +250,8 @@ unsigned stats_check(const struct stats_copy *c, struct text *t);
 /* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
 void stats_statsrelay(const struct stats_copy *c, struct text *t);
 
-/* One counter of one block; `worker` is -1 in the master's page. Of a BACKEND `parent` is its output, of an ENDPOINT
- * its input, else NULL. */
+/* One counter of one block; `worker` is -1 in the master's page. Below an output `parent` is that output, of
+ * an ENDPOINT its input, else NULL. */
 struct stats_row {
 	const struct stats_field *field;
 	int worker;
@@ -276,8 +276,14 @@ void stats_status_json(const struct stats_copy *c, const struct stats_program *p
 
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
+const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
 const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
+/* Scopes below an output: BACKEND, KAFKA and BROKER. */
+bool stats_scope_is_below_output(enum stats_scope scope);
+/* Whether the block is one to show. Of KAFKA and BROKER only some exist: those of kafka outputs, and the brokers that
+ * the worker (STATS_ALL: any) knows. */
+bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
 /* Ready workers that have the backend up. */
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
 

@@ -56,6 +56,9 @@ void ctl_entry_name(const struct stats_copy *c, enum stats_scope scope, unsigned
 /* What is lost for certain in one block: all LOSS counters together, whatever their unit. */
 uint64_t ctl_lost(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
 
+/* Of "status": a row for each Kafka output and worker; nothing when there is none. */
+void status_kafka(const struct stats_copy *c, struct text *t);
+
 #define COMMAND(name, word, args, help) int ctl_##word(struct ctl *ctl, int argc, char **argv);
 #include <tbl/control.def>
 

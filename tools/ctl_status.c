@@ -149,6 +149,7 @@ int ctl_status(struct ctl *ctl, int argc, char **argv)
 	status_inputs(ctl->copy, &t);
 	status_outputs(ctl->copy, &t);
 	status_backends(ctl->copy, &t);
+	status_kafka(ctl->copy, &t);
 	return ctl_print(&t);
 }
 
@@ -165,7 +166,7 @@ static void stats_line(void *arg, const struct stats_row *row)
 	}
 	if (row->parent) {
 		text_escape(name, sizeof(name), row->parent->name, strlen(row->parent->name));
-		text_add(t, "%s%s=%s", space, row->field->scope == STATS_BACKEND ? "output" : "input", name);
+		text_add(t, "%s%s=%s", space, stats_scope_is_below_output(row->field->scope) ? "output" : "input", name);
 		space = " ";
 	}
 	if (row->field->scope != STATS_WORKER && row->field->scope != STATS_MASTER) {

@@ -173,7 +173,8 @@ static int set_kafka(struct conf_args *args, const struct conf_flag *flag, const
 {
 	const char *absent = conf_word_not_built(CONF_OUTPUT_TYPE_KAFKA);
 	if (absent)
-		return err_set(err, -EINVAL, "--%s needs %s, and this millrace was built without %s", flag->name, absent, absent);
+		return err_set(err, -EINVAL, "--%s needs %s, and this millrace was built without %s", flag->name,
+			       absent, absent);
 	args->kafka = brokers;
 	return 0;
 }

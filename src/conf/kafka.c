@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * kafka: what can be said of a kafka output without librdkafka: that it has brokers, and that its inputs give what its
- * format takes. Also makes the output of --kafka. Pure. What librdkafka thinks of the properties is asked by src/output.
+ * format takes. Also makes the output of --kafka. Pure. What librdkafka thinks of the properties is asked by
+ * src/output.
  */
 #include "load.h"
 
@@ -32,15 +33,18 @@ static int line_of(const struct conf_load *ld, const struct conf_output *out, en
 	return origin->rows[row].is_given ? origin->rows[row].line : out->line;
 }
 
-static void check_input(struct conf_load *ld, const struct conf_output *out, const struct conf_input *in, const char *key)
+static void check_input(struct conf_load *ld, const struct conf_output *out, const struct conf_input *in,
+			const char *key)
 {
 	bool is_stream = in->type == CONF_INPUT_TYPE_TCP || in->type == CONF_INPUT_TYPE_UNIX;
 	int line = line_of(ld, out, ROW_OUTPUT_format);
 	if (out->format == CONF_FORMAT_PACKET || out->format == CONF_FORMAT_PCAP)
-		conf_load_error(ld, line, key, "%s needs packets, and input %s of type %s reads none; allowed is lines%s",
+		conf_load_error(ld, line, key,
+				"%s needs packets, and input %s of type %s reads none; allowed is lines%s",
 				conf_word(out->format), in->name, conf_word(in->type), is_stream ? "" : " or datagram");
 	else if (out->format == CONF_FORMAT_DATAGRAM && is_stream)
-		conf_load_error(ld, line, key, "datagram needs datagrams, and input %s of type %s is a stream; allowed is lines",
+		conf_load_error(ld, line, key,
+				"datagram needs datagrams, and input %s of type %s is a stream; allowed is lines",
 				in->name, conf_word(in->type));
 }
 

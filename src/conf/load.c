@@ -48,7 +48,8 @@ static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 	struct conf *cf = ld->cf;
 	if (!args->backends.n && !args->kafka)
 		conf_load_error(ld, 0, "--backend",
-				"is missing; --listen needs at least one --backend HOST:PORT, or --kafka BROKERS --topic TOPIC");
+				"is missing; --listen needs at least one --backend HOST:PORT, or --kafka BROKERS "
+				"--topic TOPIC");
 	for (size_t i = 0; i < args->listen.n && !ld->no_memory; i++) {
 		const char *url = args->listen.items[i], *address = strstr(url, "://");
 		char scheme[16] = "";

@@ -90,6 +90,8 @@ static bool connection_new(struct stream *st, int fd)
 	c->stream = st;
 	c->keep = st->free_keeps[--st->n_free];
 	c->last_us = clock_us();
+	if (st->in->wants_from && getpeername(fd, (struct sockaddr *)&c->from, &(socklen_t){sizeof c->from}) == -1)
+		c->from.ss_family = AF_UNSPEC;
 	st->in->stats->accepted_connections++;
 	st->in->stats->open_connections++;
 	return true;
@@ -174,11 +176,13 @@ static int stream_open(struct input *in, struct err *err)
 	st->in = in;
 	stream_answers_init(st);
 	size_t n = in->cf->max_connections;
-	st->pool = mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	st->pool =
+	    mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	st->free_keeps = calloc(n, sizeof *st->free_keeps);
 	st->listeners = calloc(in->n_endpoints, sizeof *st->listeners);
 	if (st->pool == MAP_FAILED || !st->free_keeps || !st->listeners)
-		return err_set(err, -ENOMEM, "Cannot start: no memory for max_connections %zu of input \"%s\"; lower it.", n,
+		return err_set(err, -ENOMEM,
+			       "Cannot start: no memory for max_connections %zu of input \"%s\"; lower it.", n,
 			       in->cf->name);
 	for (st->n_free = 0; st->n_free < n; st->n_free++)
 		st->free_keeps[st->n_free] = st->pool + (n - 1 - st->n_free) * KEEP_BYTES;
@@ -261,7 +265,8 @@ static unsigned no_more(struct connection *c, struct batch *b, char *base)
 		drop_too_long(in);
 		kept = 0;
 	}
-	b->items[0] = (struct item){.bytes = base, .len = (uint32_t)kept, .original_len = (uint32_t)kept};
+	b->items[0] =
+		(struct item){.bytes = base, .len = (uint32_t)kept, .original_len = (uint32_t)kept, .from = &c->from};
 	return b->n_items = 1;
 }
 
@@ -302,7 +307,7 @@ static unsigned stream_read(struct source *s, struct batch *b)
 	set_kept(c, 0);
 	char *from = skip_too_long(c, base, kept, fresh);
 	uint32_t len = (uint32_t)(base + kept + fresh - from);
-	b->items[0] = (struct item){.bytes = from, .len = len, .original_len = len};
+	b->items[0] = (struct item){.bytes = from, .len = len, .original_len = len, .from = &c->from};
 	return b->n_items = 1;
 }
 

@@ -59,8 +59,10 @@ static void ask_LOG(struct master *m, const char *arg, struct text *t, int *fd)
 {
 	(void)fd;
 	enum log_level level;
+	char shown[64];
 	if (log_level_parse(arg, &level) != 0) {
-		text_add(t, "error \"%s\" is no log level; allowed are error, warn, info and debug", arg);
+		text_add(t, "error \"%s\" is no log level; allowed are error, warn, info and debug",
+			 text_escape(shown, sizeof shown, arg, strlen(arg)));
 		return;
 	}
 	log_set_level(level);
@@ -84,25 +86,28 @@ static const struct {
 #include <tbl/control.def>
 };
 
-static void answer(struct client *c)
+static void answer(struct client *c, size_t len)
 {
 	struct text t = {0};
 	int fd = -1;
 	char *arg = strchr(c->line, ' '), shown[64];
+	bool has_nul = strlen(c->line) < len;
 	if (arg)
 		*arg++ = '\0';
 	size_t i = 0;
 	while (i < ARRAY_LEN(commands) && strcmp(commands[i].name, c->line) != 0)
 		i++;
-	if (i == ARRAY_LEN(commands))
-		text_add(&t, "error \"%s\" is no command of this millrace", text_escape(shown, sizeof shown, c->line, strlen(c->line)));
+	if (i == ARRAY_LEN(commands) || has_nul)
+		text_add(&t, "error \"%s\" is no command of this millrace",
+			 text_escape(shown, sizeof shown, c->line, strlen(c->line)));
 	else if (commands[i].takes_arg != (arg != NULL))
 		text_add(&t, "error %s takes %s", c->line, commands[i].takes_arg ? "one word" : "nothing");
 	else
 		commands[i].ask(c->control->m, arg ? arg : "", &t, &fd);
 	text_add(&t, "\n");
 	if (t.s)
-		net_send_fd(c->fd, t.s, t.len, fd); /* short: fits the socket's buffer, or the client has its own trouble */
+		net_send_fd(c->fd, t.s, t.len,
+			    fd); /* short: fits the socket's buffer, or the client has its own trouble */
 	if (fd != -1)
 		close(fd);
 	text_free(&t);
@@ -119,13 +124,12 @@ static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 		return;
 	if (n > 0) {
 		c->len += (size_t)n;
-		c->line[c->len] = '\0';
-		char *newline = strchr(c->line, '\n');
+		char *newline = memchr(c->line, '\n', c->len);
 		if (!newline && c->len < sizeof c->line - 1)
 			return;
 		if (newline) {
 			*newline = '\0';
-			answer(c);
+			answer(c, (size_t)(newline - c->line));
 		}
 	}
 	client_close(c);

@@ -146,7 +146,8 @@ static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 	slots_look(timer->data);
 }
 
-/* -- start ------------------------------------------------------------------------------------------------------------ */
+/* -- start ------------------------------------------------------------------------------------------------------------
+ */
 
 /* 1,000 backends and many connections in each worker: take all descriptors that we may have. */
 static void raise_open_files(void)
@@ -155,6 +156,16 @@ static void raise_open_files(void)
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static void name_kafka(struct master *m, const struct output *out)
+{
+	char name[16];
+	stats_name(m->stats, STATS_KAFKA, out->index, out->cf->name, out->index, 0, "messages");
+	for (unsigned i = 0; i < STATS_BROKERS_MAX; i++) { /* which ones there are is seen in the pages */
+		snprintf(name, sizeof name, "%u", i);
+		stats_name(m->stats, STATS_BROKER, out->index * STATS_BROKERS_MAX + i, name, out->index, 0, "");
 	}
 }
 
@@ -188,7 +199,7 @@ static void name_all(struct master *m)
 				   output_backend_name(out, k, name, sizeof name), out->index, 0,
 				   output_backend_transport(out, k));
 		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
-			stats_name(m->stats, STATS_KAFKA, out->index, out->cf->name, out->index, 0, "messages");
+			name_kafka(m, out);
 	}
 }
 
@@ -277,6 +288,8 @@ static void stop(struct master *m)
 	free(m->outputs);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
+	if (m->loop)
+		ev_loop_destroy(m->loop);
 }
 
 int master_run(const struct conf *cf)

@@ -11,6 +11,18 @@ bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot)
 	return stats_named(c, STATS_ALL, STATS_SLOT, slot, "state") == 2;
 }
 
+bool stats_scope_is_below_output(enum stats_scope scope)
+{
+	return scope == STATS_BACKEND || scope == STATS_KAFKA || scope == STATS_BROKER;
+}
+
+bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
+{
+	if (scope == STATS_BROKER)
+		return stats_named(c, slot, scope, index, "is_known") != 0;
+	return scope != STATS_KAFKA || stats_copy_entry(c, scope, index)->used;
+}
+
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend)
 {
 	unsigned ups = 0;
@@ -25,8 +37,9 @@ unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend)
 static const struct stats_entry *parent_of(const struct stats_copy *c, enum stats_scope scope,
 					   const struct stats_entry *e)
 {
-	enum stats_scope above = scope == STATS_BACKEND ? STATS_OUTPUT : STATS_INPUT;
-	if ((scope != STATS_BACKEND && scope != STATS_ENDPOINT) || e->parent >= stats_copy_entries(c, above))
+	bool is_below_output = stats_scope_is_below_output(scope);
+	enum stats_scope above = is_below_output ? STATS_OUTPUT : STATS_INPUT;
+	if ((!is_below_output && scope != STATS_ENDPOINT) || e->parent >= stats_copy_entries(c, above))
 		return NULL;
 	return stats_copy_entry(c, above, e->parent);
 }
@@ -40,6 +53,8 @@ static void scope_rows(const struct stats_copy *c, int worker, enum stats_scope 
 	if (scope == STATS_SLOT)
 		n = MIN(n, stats_slots(stats_copy_of(c)));
 	for (unsigned i = first; i < n; i++) {
+		if (!stats_block_exists(c, worker, scope, i))
+			continue;
 		struct stats_row row = {.worker = worker, .entry = stats_copy_entry(c, scope, i)};
 		row.parent = parent_of(c, scope, row.entry);
 		for (unsigned k = 0; k < n_fields; k++) {
@@ -88,7 +103,7 @@ static void row_json(void *arg, const struct stats_row *row)
 	if (row->worker != -1)
 		add_number(t, "worker", (unsigned)row->worker);
 	if (row->parent)
-		add_string(t, scope == STATS_BACKEND ? "output" : "input", row->parent->name);
+		add_string(t, stats_scope_is_below_output(scope) ? "output" : "input", row->parent->name);
 	if (scope == STATS_SLOT)
 		text_add(t, ",\"slot\":%s", row->entry->name);
 	else if (scope != STATS_WORKER && scope != STATS_MASTER)
@@ -185,6 +200,8 @@ static void list_json(const struct stats_copy *c, enum stats_scope scope, const 
 	text_add(t, ",\n\"%s\":[", key);
 	for (unsigned i = 0; i < stats_copy_entries(c, scope); i++) {
 		const struct stats_entry *e = stats_copy_entry(c, scope, i);
+		if (!stats_block_exists(c, STATS_ALL, scope, i))
+			continue;
 		text_add(t, "%s\n{\"name\":", comma);
 		text_add_json(t, e->name, strlen(e->name));
 		if (scope == STATS_INPUT)
@@ -196,6 +213,29 @@ static void list_json(const struct stats_copy *c, enum stats_scope scope, const 
 		add_counters(c, STATS_ALL, scope, i, t);
 		text_add(t, "}");
 		comma = ",";
+	}
+	text_add(t, "]");
+}
+
+/* Each worker's connections are its own, so nothing is summed here. */
+static void brokers_json(const struct stats_copy *c, struct text *t)
+{
+	const char *comma = "";
+	text_add(t, ",\n\"brokers\":[");
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_BROKER); i++) {
+		for (int slot = 0; slot < (int)stats_slots(stats_copy_of(c)); slot++) {
+			if (!stats_block_exists(c, slot, STATS_BROKER, i))
+				continue;
+			const struct stats_entry *output =
+				parent_of(c, STATS_BROKER, stats_copy_entry(c, STATS_BROKER, i));
+			text_add(t, "%s\n{\"worker\":%d", comma, slot);
+			add_string(t, "output", output ? output->name : "");
+			add_number(t, "node", stats_named(c, slot, STATS_BROKER, i, "node"));
+			add_string(t, "state", stats_broker_state_word(stats_named(c, slot, STATS_BROKER, i, "state")));
+			add_number(t, "disconnects", stats_named(c, slot, STATS_BROKER, i, "disconnects"));
+			text_add(t, "}");
+			comma = ",";
+		}
 	}
 	text_add(t, "]");
 }
@@ -217,6 +257,8 @@ void stats_status_json(const struct stats_copy *c, const struct stats_program *p
 	list_json(c, STATS_INPUT, "inputs", t);
 	list_json(c, STATS_OUTPUT, "outputs", t);
 	list_json(c, STATS_BACKEND, "backends", t);
+	list_json(c, STATS_KAFKA, "kafka", t);
+	brokers_json(c, t);
 	list_json(c, STATS_ENDPOINT, "endpoints", t);
 	text_add(t, "}\n");
 }

@@ -55,6 +55,12 @@ const char *stats_slot_state_word(uint64_t state)
 	return state < ARRAY_LEN(words) ? words[state] : "?";
 }
 
+const char *stats_broker_state_word(uint64_t state)
+{
+	static const char *const words[] = {"idle", "down", "up"};
+	return state < ARRAY_LEN(words) ? words[state] : "?";
+}
+
 int stats_field_find(const struct stats *st, enum stats_scope scope, const char *name)
 {
 	const struct stats_field *f;

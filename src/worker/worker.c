@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of a worker: closes what is not its own, opens outputs and inputs, says READY, loops, drains, leaves. The data
- * path is in drain.c. Binds nothing, restarts nothing.
+ * The life of a worker: closes what is not its own, opens outputs and inputs, says READY, loops, drains, leaves. The
+ * data path is in drain.c. Binds nothing, restarts nothing.
  */
 #include "worker.h"
 
@@ -125,6 +125,9 @@ static void publish_all(struct worker *w)
 {
 	w->stats->loops++;
 	w->stats->dense = w->dense_sources > 0;
+	w->stats->memory_bytes = 0;
+	for (size_t i = 0; i < w->n_outputs; i++)
+		w->stats->memory_bytes += stats_output(w->page, w->outputs[i].index)->memory_bytes;
 	stats_touch(w->page, STATS_WORKER, 0);
 	for (size_t i = 0; i < w->n_inputs; i++)
 		stats_touch(w->page, STATS_INPUT, w->inputs[i].index);
