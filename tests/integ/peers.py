@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BUILD, ROOT, wait_for
+from conftest import BUILD, ROOT, Millrace, Process, free_port, wait_for
 
 DATA = ROOT / "tests" / "data"
 NOBODY = 65534
@@ -128,6 +128,21 @@ class Collector:
         self._selector.close()
 
 
+class Wrapped(Millrace):
+    """A millrace that another program starts and becomes: in namespaces of its own. `prepare` is a shell command."""
+
+    def __init__(self, bench, namespaces, prepare, conf, *flags):
+        self.bench, self.control = bench, bench.path / "control.sock"
+        self.expected_exit, self.expected_errors = 0, []
+        bench.port = bench.port or free_port()
+        file = bench.path / "millrace.yaml"
+        file.write_text(conf.replace("{port}", str(bench.port)))
+        words = ["unshare", *namespaces, "sh", "-c", prepare + ' && exec "$@"', "sh", BUILD / "millrace", "-c", file,
+                 "--control", self.control, *flags]
+        Process.__init__(self, words, bench.path)
+        bench.started.append(self)
+
+
 # -- configurations ------------------------------------------------------------------------------------------------------
 
 def config(inputs, outputs, **top):
@@ -166,6 +181,11 @@ def wait_counters(millrace, name="in", **expected):
         c = counters(millrace, name)
         return c if all(c[k] == v for k, v in expected.items()) else None
     return wait_for(reached, f"{expected} in {name}; it has { {k: counters(millrace, name)[k] for k in expected} }")
+
+
+def let_pass(seconds):
+    """The time that is measured, or in which something must not happen: there is no event to wait for."""
+    threading.Event().wait(seconds)
 
 
 # -- senders -------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from conftest import BUILD, wait_for
-from peers import STREAMS, Collector, client, counters, one_input, send_stream, wait_counters
+from peers import STREAMS, Collector, client, counters, let_pass, one_input, send_stream, wait_counters
 
 RST = struct.pack("ii", 1, 0)  # SO_LINGER: close() resets
 
@@ -24,7 +24,7 @@ def test_idle_connections_are_kept_by_default(bench):
     with client(bench, "tcp") as s:
         s.sendall(b"a:1|c\n")
         backend.wait_lines(1)
-        time.sleep(1.2)  # not waited for: what must not happen has no event
+        let_pass(1.2)
         s.sendall(b"b:1|c\n")
         assert backend.wait_lines(2) == [b"a:1|c", b"b:1|c"]
         assert counters(millrace)["idle_connections"] == 0
@@ -51,7 +51,7 @@ def test_idle_timeout(bench, transport):
                         closed[s] = time.monotonic() - began
                 except BlockingIOError:
                     pass
-            time.sleep(0.1)
+            let_pass(0.1)
         assert len(closed) == 2
         assert all(1.0 <= t < 5.0 for t in closed.values()), closed.values()
         c = wait_counters(millrace, idle_connections=2, open_connections=1)
@@ -67,7 +67,7 @@ def test_a_held_input_does_not_make_its_connections_idle(bench):
                                              output={"overflow": "block", "queue_limit": "128KiB"}))
     replay = bench.run(BUILD / "millrace-replay", "--tcp", "--number", "--lines", 400000, "-q", f"127.0.0.1:{bench.port}")
     wait_for(lambda: counters(millrace)["held"] == 1, "the input to be held")
-    time.sleep(1.0)  # longer than idle_timeout
+    let_pass(1)  # longer than idle_timeout
     assert counters(millrace)["idle_connections"] == 0
     sink.ask("stall off")
     report = sink.wait_lines(400000)

@@ -154,7 +154,8 @@ def test_pipelined(bench):
 def test_echo_status_into_netcat(bench, flag):
     backend = Collector(bench)
     bench.millrace(backends=backend.addresses)
-    r = subprocess.run(f"echo status | nc {flag} 127.0.0.1 {bench.port}", shell=True, capture_output=True, text=True, timeout=15)
+    r = subprocess.run(f"echo status | nc {flag} 127.0.0.1 {bench.port}",
+                       shell=True, capture_output=True, text=True, timeout=15)
     assert r.returncode == 0, r.stderr
     parse(r.stdout, [f"{backend.addresses[0]}:tcp"])
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""What came from the network, or from a file, is never a format and never a control byte in the log."""
+import re
+import socket
+
+import pytest
+
+from conftest import wait_for
+from peers import Collector, Wrapped, client, config, needs_root, one_input, send_datagrams, send_stream, statsite, \
+    wait_counters
+from test_08_flags import run
+
+HOSTILE = [b"%s%n%x%d%999999s", b"\x1b[31mred\x07\x08", b"a\0b", b"sta\x1btus", b"\xff\xfe\x80", b"%n:%n|%n", b"status\x1b",
+           b"\r\r\r", b"x" * 5000, b"%s" * 2000 + b":1|c", b"2026-01-01T00:00:00.000Z ERROR master: forged"]
+
+
+def clean(millrace):
+    """Each line of the log has its form and only printable bytes."""
+    for line in millrace.err:
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (ERROR|WARN|INFO|DEBUG) (master|worker \d+): ", line), line
+        assert line.isprintable(), repr(line)
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp", "unix", "unixgram"])
+@pytest.mark.parametrize("validate", [True, False])
+def test_lines(bench, transport, validate):
+    """Format specifiers and control bytes in lines, at level debug: each worker lives, the log stays clean, they are bytes."""
+    backend = Collector(bench)
+    millrace = bench.millrace("-l", "debug", conf=one_input(bench, transport, backend.addresses, validate=validate))
+    pids = millrace.worker_pids()
+    if transport in ("udp", "unixgram"):
+        send_datagrams(bench, transport, *HOSTILE)
+    else:
+        send_stream(bench, transport, *HOSTILE)
+    (send_datagrams if transport in ("udp", "unixgram") else send_stream)(bench, transport, b"%s%n:1|c\n")
+    wait_for(lambda: b"%s%n:1|c" in backend.lines(), "the line")
+    assert millrace.worker_pids() == pids
+    millrace.finish()
+    assert not any("forged" in line or "%n" in line for line in millrace.err)
+    clean(millrace)
+
+
+def test_a_socket_file_with_a_name_like_a_format(bench):
+    """From the configuration, as it stands in the log and in every answer."""
+    backend = Collector(bench)
+    path = bench.path / "%s%n é.sock"
+    millrace = bench.millrace("--listen", f"unix://{path}", backends=backend.addresses, listen=())
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(path))
+        s.sendall(b"a:1|c\n")
+    assert backend.wait_lines(1) == [b"a:1|c"]
+    millrace.wait_line(re.escape(f"listening on unix {path}"))
+    assert millrace.status()["endpoints"][0]["name"] == str(path) if millrace.status()["endpoints"] else True
+    for command in ("status", "stats", "drops"):
+        assert millrace.ctl(command).returncode == 0
+    clean(millrace)
+
+
+@pytest.mark.parametrize("ask",
+    [b"log \x1b[31m%s%n\n",
+    b"%s%s%n\n",
+    b"\x1b]0;title\x07\n",
+    b"\0\0\n",
+    b"log info extra\n",
+    b"\n",
+    b" \n",
+    b"drain now\n",
+    b"x" * 300,
+    b"x" * 5000 + b"\n",
+    b"pages\0\n\n\n",
+     b"PAGES\n"])
+def test_the_control_socket(bench, ask):
+    """One line of printable text answers whatever was asked, and the next client is served."""
+    backend = Collector(bench)
+    millrace = bench.millrace(backends=backend.addresses, workers=1)
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(str(millrace.control))
+        s.settimeout(8)
+        try:
+            s.sendall(ask)
+            answer = s.recv(4096)
+        except ConnectionResetError:
+            answer = b""
+    assert answer == b"" or (answer.count(b"\n") == 1 and answer[:-1].decode().isprintable()), answer
+    assert not answer.startswith(b"ok") or ask.startswith(b"pages")
+    millrace.check()
+    clean(millrace)
+
+
+def test_clients_of_the_control_socket_that_hang(bench):
+    """More than it serves at once say nothing; those behind them are answered when their time is over."""
+    backend = Collector(bench)
+    millrace = bench.millrace(backends=backend.addresses, workers=1)
+    clients = []
+    for _ in range(20):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(str(millrace.control))
+        clients.append(s)
+    clients[3].sendall(b"pag")
+    millrace.check()
+    for s in clients:
+        s.close()
+    millrace.check()
+
+
+def test_unknown_words_in_a_file_are_escaped(bench):
+    file = bench.path / "c.yaml"
+    file.write_text(config({"in": {"type": "udp", "bind": "127.0.0.1:8125", "to": "out", "%s%n": 1, "\x1b[31m\nERROR": 1}},
+                           {"out": statsite(["127.0.0.1:1", "%s%n\x1b:1", "\x07"])}, **{"wor\x7fkers": 1}))
+    r = run("-t", "-c", file)
+    assert r.returncode == 1
+    lines = r.stderr.splitlines()
+    assert len(lines) == 5, lines
+    assert all(line.startswith(f"{file}:") and line.isprintable() for line in lines), lines
+    assert any("%s%n" in line for line in lines) and any("\\x1b" in line for line in lines)
+
+
+def test_a_peer_that_floods_bad_lines_does_not_flood_the_log(bench):
+    backend = Collector(bench)
+    millrace = bench.millrace("-l", "debug", conf=one_input(bench, "tcp", backend.addresses))
+    before = len(millrace.err)
+    with client(bench, "tcp") as s:
+        s.sendall(b"bad %s\n" * 100000)
+    wait_counters(millrace, invalid_lines=100000)
+    assert len(millrace.err) - before < 50
+
+
+@needs_root
+def test_syslog(bench):
+    """--syslog: facility daemon, of the master and of the workers, nothing on stderr; /dev/log is one of the test's."""
+    backend = Collector(bench)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(bench.path / "log"))
+        log.settimeout(10)
+        conf = one_input(bench, "tcp", [*backend.addresses, "127.0.0.1:1"], workers=2)
+        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {bench.path}/log /dev/log", conf, "--syslog")
+        lines = []
+        while not any(b"millrace is serving with 2 workers" in x for x in lines) or \
+                sum(b"127.0.0.1:1 down" in x for x in lines) < 2:
+            lines.append(log.recv(4096))
+        assert millrace.err == []
+        assert all(re.match(rb"<(27|28|30)>.* millrace\[\d+\]: (master|worker [01]): [ -~]*$", x) for x in lines), lines
+        pids = {int(re.search(rb"\[(\d+)\]", x).group(1)) for x in lines}
+        assert pids == {millrace.pid, *millrace.worker_pids().values()}
+        send_stream(bench, "tcp", b"a:1|c\n")
+        assert millrace.terminate() == 0 or millrace.p.returncode == 3
+        millrace.expected_exit = millrace.p.returncode
