@@ -28,7 +28,7 @@ struct net_query {
 	ev_timer timer;
 	bool is_in_ares;
 	struct net_address address; /* len 0: none */
-	const char *why_not;	    /* fixed text */
+	const char *why_not;        /* fixed text */
 	uint16_t port;
 };
 
@@ -48,7 +48,7 @@ struct net_resolver {
 	struct timespec servers_changed; /* of /etc/resolv.conf when the channel was made */
 };
 
-/* -- c-ares under libev ------------------------------------------------------------------------------------------- */
+/* -- c-ares under libev -------------------------------------------------------------------------------------------- */
 
 static void arm_timer(struct net_resolver *r)
 {
@@ -73,7 +73,8 @@ static void on_ares_io(struct ev_loop *loop, ev_io *w, int revents)
 	(void)loop;
 	struct net_resolver *r = w->data;
 	int fd = w->fd; /* the watch may be freed by the call */
-	ares_process_fd(r->channel, revents & EV_READ ? fd : ARES_SOCKET_BAD, revents & EV_WRITE ? fd : ARES_SOCKET_BAD);
+	ares_process_fd(r->channel, revents & EV_READ ? fd : ARES_SOCKET_BAD,
+			revents & EV_WRITE ? fd : ARES_SOCKET_BAD);
 	arm_timer(r);
 }
 
@@ -81,7 +82,8 @@ static void on_ares_socket(void *arg, ares_socket_t fd, int readable, int writab
 {
 	struct net_resolver *r = arg;
 	struct watch *w;
-	LIST_FOREACH(w, &r->watches, all) {
+	LIST_FOREACH(w, &r->watches, all)
+	{
 		if (w->io.fd == fd)
 			break;
 	}
@@ -116,7 +118,8 @@ static int open_channel(struct net_resolver *r)
 	};
 	if (stat("/etc/resolv.conf", &st) == 0)
 		r->servers_changed = st.st_mtim;
-	int code = ares_init_options(&r->channel, &options, ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB);
+	int code =
+	    ares_init_options(&r->channel, &options, ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_SOCK_STATE_CB);
 	r->has_channel = code == ARES_SUCCESS;
 	return code;
 }
@@ -125,9 +128,9 @@ static int open_channel(struct net_resolver *r)
 static void renew_channel(struct net_resolver *r)
 {
 	struct stat st;
-	if (r->has_channel && (r->n_in_ares > 0 || stat("/etc/resolv.conf", &st) == -1 ||
-			       (st.st_mtim.tv_sec == r->servers_changed.tv_sec &&
-				st.st_mtim.tv_nsec == r->servers_changed.tv_nsec)))
+	if (r->has_channel &&
+	    (r->n_in_ares > 0 || stat("/etc/resolv.conf", &st) == -1 ||
+	     (st.st_mtim.tv_sec == r->servers_changed.tv_sec && st.st_mtim.tv_nsec == r->servers_changed.tv_nsec)))
 		return;
 	if (r->has_channel) {
 		ev_timer_stop(r->loop, &r->timer);
@@ -148,7 +151,8 @@ struct net_resolver *net_resolver_new(struct ev_loop *loop, struct err *err)
 	}
 	if (r == NULL || code != ARES_SUCCESS) {
 		free(r);
-		err_set(err, -ENOMEM, "Cannot start the resolver: %s.", r == NULL ? strerror(ENOMEM) : ares_strerror(code));
+		err_set(err, -ENOMEM, "Cannot start the resolver: %s.",
+			r == NULL ? strerror(ENOMEM) : ares_strerror(code));
 		return NULL;
 	}
 	return r;
@@ -272,7 +276,7 @@ void net_resolver_free(struct net_resolver *r)
 		return;
 	r->is_closing = true;
 	LIST_FOREACH(q, &r->queries, all)
-		q->cb = NULL;
+	q->cb = NULL;
 	if (r->has_channel)
 		ares_destroy(r->channel); /* calls back what is open: those are freed there */
 	while ((q = LIST_FIRST(&r->queries)) != NULL)

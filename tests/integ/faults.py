@@ -174,6 +174,12 @@ def wait_stopped(pids):
         wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", f"{pid} to stop")
 
 
+def read_out(sink):
+    """The report when the peers have closed and the sink has read all that they sent."""
+    return wait_for(lambda: (lambda r: r if r["open"] == 0 and r["unread_bytes"] == 0 else None)(sink.report()),
+                    "the sink to read the rest")
+
+
 def wait_ready(millrace, slots=None, timeout=20.0):
     """Until these slots (all) have a tenant that serves; slot → pid."""
     def ready():

@@ -5,6 +5,8 @@ import subprocess
 import pytest
 from faults import Sender, udp_drops, udp_snmp, wait_settled
 
+pytestmark = pytest.mark.usefixtures("apart")
+
 CHECKS = 100
 
 

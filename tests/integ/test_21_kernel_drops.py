@@ -7,6 +7,8 @@ import pytest
 from conftest import wait_for
 from faults import Counters, signal_all, udp_drops, udp_snmp, wait_settled, wait_stopped
 
+pytestmark = pytest.mark.usefixtures("apart")
+
 
 def run(bench, workers, *options):
     """The smallest buffer that can be asked for, and a backend for what comes through."""

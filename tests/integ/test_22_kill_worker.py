@@ -9,6 +9,8 @@ import pytest
 from conftest import wait_for
 from faults import Counters, Sender, kill_worker, wait_ready, wait_settled, wait_stopped
 
+pytestmark = pytest.mark.usefixtures("apart")
+
 LINES_A_DATAGRAM = 35  # of 600 bytes
 HAND = 64 * LINES_A_DATAGRAM  # the most that one recvmmsg reads
 

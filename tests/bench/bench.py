@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""CPU (user + system, whole process tree) per delivered line, beside the floor program, in alternating rounds of one run.
+
+usage: bench.py [--rounds 3] [--seconds 3] [--only WORD] [--json FILE]
+
+Each case sends the same load to the floor (tests/bench/floor_shard.c) and to millrace with one and with two workers, ten
+TCP backends each. Prints per case the medians, the ratio to the floor and the limit that the project set itself. Never a
+gate: a busy machine shows in the spread.
+"""
+import argparse
+import json
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("MILLRACE_BUILD", ROOT / "build"))
+BACKENDS = 10
+
+# name, options of millrace-replay, datagrams (None: seconds × pps), pps, limit for one worker
+CASES = [
+    ("1432 B, flat out", ["--bytes", "1432"], 300000, None, 1.5),
+    ("8900 B, flat out", ["--bytes", "8900"], 80000, None, 1.5),
+    ("one line, flat out", ["--one"], 800000, None, 1.5),
+    ("1432 B, 20,000/s", ["--bytes", "1432", "--burst", "16"], None, 20000, 1.5),
+    ("8900 B, 8,000/s", ["--bytes", "8900", "--burst", "16"], None, 8000, 1.5),
+    ("one line, 50,000/s, evenly", ["--one", "--burst", "1"], None, 50000, 0.5),
+]
+
+
+def tree(pid):
+    pids = [pid]
+    for p in pids:
+        try:
+            for task in os.listdir(f"/proc/{p}/task"):
+                pids += [int(c) for c in Path(f"/proc/{p}/task/{task}/children").read_text().split()]
+        except FileNotFoundError:
+            pass
+    return pids
+
+
+def cpu_ns(pids):
+    """Run time of all threads from schedstat: finer than ticks."""
+    total = 0
+    for p in pids:
+        try:
+            for task in os.listdir(f"/proc/{p}/task"):
+                total += int(Path(f"/proc/{p}/task/{task}/schedstat").read_text().split()[0])
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def free_range(kind, n):
+    for first in range(12000, 30000, 50):
+        try:
+            for port in range(first, first + n):
+                with socket.socket(socket.AF_INET, kind) as s:
+                    s.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+    sys.exit("bench: no free ports")
+
+
+def relay_command(name, port, first):
+    if name == "floor":
+        return [BUILD / "tests/floor_shard", port, first, BACKENDS], "stdout", "ready"
+    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{port}", "--workers", name.split()[0]]
+    for i in range(BACKENDS):
+        words += ["--backend", f"127.0.0.1:{first + i}"]
+    return words, "stderr", "is serving"
+
+
+def wait_connected(sink, n):
+    """The relay's connections are made before the load begins: they are not what is measured."""
+    sink.stdin.write("report\n")
+    sink.stdin.flush()
+    report = json.loads(sink.stdout.readline())
+    return report["open"] >= n
+
+
+def once(name, options, count, pps):
+    port, first = free_range(socket.SOCK_DGRAM, 1), free_range(socket.SOCK_STREAM, BACKENDS)
+    sink = subprocess.Popen([BUILD / "millrace-sink", "--json", "--control-stdin", "--ports", str(BACKENDS), f"127.0.0.1:{first}"],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(BACKENDS):
+        sink.stdout.readline()
+    words, stream, ready = relay_command(name, port, first)
+    relay = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in getattr(relay, stream):
+        if ready in line:
+            break
+    while not wait_connected(sink, BACKENDS * (int(name.split()[0]) if name != "floor" else 1)):
+        time.sleep(0.02)
+    pids = tree(relay.pid)
+    before = cpu_ns(pids)
+    load = [BUILD / "millrace-replay", "--json", "-q", "--sources", "16", "--count", count, *options]
+    load += ["--pps", pps] if pps else ["--flat-out"]
+    sent = json.loads(subprocess.run([str(w) for w in [*load, f"127.0.0.1:{port}"]], capture_output=True, text=True,
+                                     check=True).stdout.splitlines()[-1])
+    seen = -1
+    while True:  # until nothing comes any more
+        sink.stdin.write("report\n")
+        sink.stdin.flush()
+        lines = json.loads(sink.stdout.readline())["lines"]
+        if lines == sent["lines"] or lines == seen:
+            break
+        seen = lines
+        time.sleep(0.3)
+    used = cpu_ns(pids) - before
+    relay.terminate()
+    relay.communicate()
+    sink.terminate()
+    sink.communicate()
+    return {"ns": used / max(lines, 1), "share": lines / sent["lines"], "cores": used / 1e9 / sent["seconds"]}
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--rounds", type=int, default=3)
+    ap.add_argument("--seconds", type=float, default=3)
+    ap.add_argument("--only", default="")
+    ap.add_argument("--json")
+    a = ap.parse_args()
+    table = []
+    print(f"{'load':28} {'relay':10} {'ns/line':>9} {'spread':>17} {'ratio':>6} {'limit':>6} {'delivered':>9} {'cores':>6}")
+    for case, options, count, pps, limit in CASES:
+        if a.only not in case:
+            continue
+        runs = {"floor": [], "1 worker": [], "2 workers": []}
+        for _ in range(a.rounds):
+            for name, results in runs.items():
+                results.append(once(name, options, count or int(a.seconds * pps), pps))
+        median = {name: statistics.median(r["ns"] for r in rs) for name, rs in runs.items()}
+        for name, rs in runs.items():
+            ns = [r["ns"] for r in rs]
+            row = {"load": case, "relay": name, "ns_per_line": median[name], "ratio": median[name] / median["floor"],
+                   "limit": limit if name == "1 worker" else 1.15 * median["1 worker"] / median["floor"] if name != "floor" else 1,
+                   "delivered": statistics.median(r["share"] for r in rs), "cores": statistics.median(r["cores"] for r in rs)}
+            table.append(row)
+            print(f"{case:28} {name:10} {row['ns_per_line']:9.1f} {min(ns):8.1f}..{max(ns):7.1f} {row['ratio']:6.2f} "
+                  f"{row['limit']:6.2f} {100 * row['delivered']:8.2f}% {row['cores']:6.2f}", flush=True)
+    if a.json:
+        Path(a.json).write_text(json.dumps(table, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * life: the back-off, the start's limit, and when a slot's sockets are lent. Times are made up; nothing waits.
+ */
+#include <check.h>
+
+#include "../../src/master/life.c"
+
+enum { SECOND = 1000000, MS = 1000 };
+static const uint64_t start_timeout_us = 10 * SECOND;
+
+static uint64_t again_us;
+
+static enum life_action next(const struct life *l, uint64_t now_us)
+{
+	return life_next(l, now_us, start_timeout_us, &again_us);
+}
+
+static void start_and_ready(struct life *l, uint64_t now_us)
+{
+	ck_assert_int_eq(next(l, now_us), LIFE_START);
+	life_started(l, now_us);
+	ck_assert_int_eq(l->state, LIFE_STARTING);
+	life_ready(l, now_us);
+	ck_assert_int_eq(l->state, LIFE_READY);
+}
+
+START_TEST(first_start_is_at_once)
+{
+	struct life l;
+	life_init(&l, 5);
+	ck_assert_int_eq(l.state, LIFE_VACANT);
+	ck_assert_uint_eq(l.since_us, 5);
+	ck_assert_int_eq(next(&l, 5), LIFE_START);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(ready_waits_for_events_only)
+{
+	struct life l;
+	life_init(&l, 0);
+	start_and_ready(&l, 0);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	l.state = LIFE_DRAINING;
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+/* At once, 100 ms, doubled to 30 s, for ever. */
+START_TEST(back_off_doubles_to_its_end)
+{
+	const uint64_t waits_ms[] = {0, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000};
+	struct life l;
+	uint64_t now_us = 7;
+	life_init(&l, now_us);
+	for (size_t i = 0; i < ARRAY_LEN(waits_ms); i++) {
+		uint64_t wait_us = waits_ms[i] * MS;
+		start_and_ready(&l, now_us);
+		now_us += 59 * SECOND; /* not yet healthy */
+		life_died(&l, now_us, false);
+		ck_assert_int_eq(l.state, LIFE_VACANT);
+		if (wait_us > 0) {
+			ck_assert_int_eq(next(&l, now_us), LIFE_WAIT);
+			ck_assert_uint_eq(again_us, now_us + wait_us);
+			ck_assert_int_eq(next(&l, now_us + wait_us - 1), LIFE_WAIT);
+		}
+		now_us += wait_us;
+		ck_assert_int_eq(next(&l, now_us), LIFE_START);
+	}
+	ck_assert_uint_eq(l.deaths, ARRAY_LEN(waits_ms));
+}
+END_TEST
+
+START_TEST(sixty_seconds_of_health_forget_the_past)
+{
+	struct life l;
+	life_init(&l, 0);
+	for (int i = 0; i < 5; i++) {
+		life_started(&l, 0);
+		life_ready(&l, 0);
+		life_died(&l, 0, false);
+	}
+	ck_assert_uint_eq(l.start_at_us, 800 * MS);
+	life_started(&l, SECOND);
+	life_ready(&l, SECOND);
+	life_died(&l, 61 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 1);
+	ck_assert_int_eq(next(&l, 61 * SECOND), LIFE_START);
+}
+END_TEST
+
+/* A long start is no health. */
+START_TEST(dying_while_starting_never_forgets)
+{
+	struct life l;
+	life_init(&l, 0);
+	life_started(&l, 0);
+	life_died(&l, 100 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 1);
+	life_started(&l, 100 * SECOND);
+	life_died(&l, 300 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 2);
+	ck_assert_uint_eq(l.start_at_us, 300 * SECOND + 100 * MS);
+}
+END_TEST
+
+START_TEST(late_start_is_killed)
+{
+	struct life l;
+	life_init(&l, 0);
+	life_started(&l, 3);
+	ck_assert_int_eq(next(&l, 3), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, 3 + start_timeout_us);
+	ck_assert_int_eq(next(&l, 2 + start_timeout_us), LIFE_WAIT);
+	ck_assert_int_eq(next(&l, 3 + start_timeout_us), LIFE_KILL);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(fatal_is_not_started_again)
+{
+	struct life l;
+	life_init(&l, 0);
+	life_started(&l, 0);
+	life_died(&l, 1, true);
+	ck_assert_int_eq(l.state, LIFE_FAILED);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	ck_assert(life_should_lend(&l, 1, &again_us)); /* at once */
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(sockets_are_lent_after_200_ms)
+{
+	struct life l;
+	life_init(&l, 0);
+	start_and_ready(&l, 0);
+	ck_assert(!life_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	life_died(&l, SECOND, false);
+	ck_assert(!life_should_lend(&l, SECOND, &again_us));
+	ck_assert_uint_eq(again_us, SECOND + 200 * MS);
+	ck_assert(!life_should_lend(&l, SECOND + 200 * MS - 1, &again_us));
+	ck_assert(life_should_lend(&l, SECOND + 200 * MS, &again_us));
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	l.state = LIFE_DRAINING;
+	ck_assert(!life_should_lend(&l, 9 * SECOND, &again_us));
+}
+END_TEST
+
+/* A slot that keeps dying while it starts has no reader either: counted from the death of the last that was ready. */
+START_TEST(lending_counts_from_the_last_ready_tenant)
+{
+	struct life l;
+	life_init(&l, 0);
+	start_and_ready(&l, 0);
+	life_died(&l, SECOND, false);
+	life_started(&l, SECOND);
+	ck_assert(!life_should_lend(&l, SECOND + 100 * MS, &again_us));
+	ck_assert_uint_eq(again_us, SECOND + 200 * MS);
+	life_died(&l, SECOND + 150 * MS, false);
+	ck_assert(!life_should_lend(&l, SECOND + 150 * MS, &again_us));
+	life_started(&l, SECOND + 250 * MS);
+	ck_assert(life_should_lend(&l, SECOND + 250 * MS, &again_us)); /* while it starts, too */
+	life_ready(&l, SECOND + 260 * MS);
+	ck_assert(!life_should_lend(&l, SECOND + 900 * MS, &again_us));
+	life_died(&l, 2 * SECOND, false);
+	ck_assert(!life_should_lend(&l, 2 * SECOND, &again_us));
+	ck_assert_uint_eq(again_us, 2 * SECOND + 200 * MS);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("life");
+	TCase *tc = tcase_create("life");
+	tcase_add_test(tc, first_start_is_at_once);
+	tcase_add_test(tc, ready_waits_for_events_only);
+	tcase_add_test(tc, back_off_doubles_to_its_end);
+	tcase_add_test(tc, sixty_seconds_of_health_forget_the_past);
+	tcase_add_test(tc, dying_while_starting_never_forgets);
+	tcase_add_test(tc, late_start_is_killed);
+	tcase_add_test(tc, fatal_is_not_started_again);
+	tcase_add_test(tc, sockets_are_lent_after_200_ms);
+	tcase_add_test(tc, lending_counts_from_the_last_ready_tenant);
+	suite_add_tcase(s, tc);
+	SRunner *sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	int failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed != 0;
+}
