@@ -142,7 +142,8 @@ void input_fini(struct input *in); /* master: closes and removes what it bound *
 void input_keep(const struct input *in, unsigned slot, int *keep, size_t *n);
 /* Master, once a second and at a death: what the kernel says of each socket, into the master's page. */
 void input_kernel_drops(const struct input *in, struct stats_page *master_page);
-/* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns lines. */
+/* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns
+ * records: lines, and datagrams where an output wants them whole. */
 uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page);
 
 /* The socket of `ep` that slot's tenant reads. */

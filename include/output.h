@@ -77,6 +77,9 @@ size_t output_check(const struct conf *cf, struct text *errors);
 const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size);
 const char *output_backend_transport(const struct output *out, unsigned i);
 
+/* For people: what this build has, "with Kafka (librdkafka 2.0.2)". */
+void output_built(struct text *t);
+
 /* -- which backend gets a key -------------------------------------------------------------------------------------- */
 
 /* rendezvous: slot of the hash → backend; modulo: hash modulo n → backend. Memory of its own (shared when made before

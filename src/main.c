@@ -11,7 +11,10 @@
 
 static int print_version(void)
 {
-	printf("millrace %s\n", MILLRACE_VERSION);
+	struct text t = {0};
+	output_built(&t);
+	printf("millrace %s\nbuilt %s\n", MILLRACE_VERSION, t.s ? t.s : "");
+	text_free(&t);
 	return 0;
 }
 

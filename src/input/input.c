@@ -159,10 +159,10 @@ uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page 
 		if (in->wants_lines && done < len)
 			lines += count_lines((char *)h->iovecs[i].iov_base + done, len - done);
 	}
-	if (!in->type->is_stream && !h->datagrams_counted) {
-		st->received_datagrams += datagrams;
-		st->lost_at_death_datagrams += datagrams;
-	}
+	if (in->type->is_stream || h->datagrams_counted)
+		datagrams = 0;
+	st->received_datagrams += datagrams;
+	st->lost_at_death_datagrams += datagrams;
 	st->received_lines += lines;
 	st->lost_at_death_lines += lines;
 	st->lost_at_death_connections += st->open_connections;
@@ -170,7 +170,7 @@ uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page 
 	h->used = h->done = 0;
 	h->done_bytes = 0;
 	stats_touch(page, STATS_INPUT, in->index);
-	return lines;
+	return lines + (in->wants_items ? datagrams : 0);
 }
 
 /* -- worker: sources ------------------------------------------------------------------------------------------- */
@@ -298,9 +298,10 @@ void input_published(struct input *in, bool batch_done)
 	if (!batch_done) {
 		h->done = in->cut_item;
 		h->done_bytes = 0;
-		char *fresh = h->iovecs[in->cut_item].iov_base; /* on a stream it lies behind what was kept before */
-		if (in->cut_at > fresh)
-			h->done_bytes = (size_t)(in->cut_at - fresh);
+		/* cut_at NULL: at the begin of an item, or behind the last of them; on a stream what was kept before lies
+		 * before iov_base */
+		if (in->cut_at && in->cut_at > (char *)h->iovecs[in->cut_item].iov_base)
+			h->done_bytes = (size_t)(in->cut_at - (char *)h->iovecs[in->cut_item].iov_base);
 		h->datagrams_counted = true;
 		return;
 	}

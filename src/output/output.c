@@ -6,6 +6,9 @@
 #include "types.h"
 
 #include <errno.h>
+#ifdef MILLRACE_KAFKA
+#include <librdkafka/rdkafka.h>
+#endif
 #include <string.h>
 
 struct output_row {
@@ -23,6 +26,15 @@ static const struct output_row rows[] = {
      "this millrace was built without Kafka; install one that has it or remove the output"},
 #endif
 };
+
+void output_built(struct text *t)
+{
+#ifdef MILLRACE_KAFKA
+	text_add(t, "with Kafka (librdkafka %s)", rd_kafka_version_str());
+#else
+	text_add(t, "without Kafka");
+#endif
+}
 
 static const struct output_row *row_of(const struct conf_output *co)
 {
