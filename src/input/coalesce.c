@@ -19,6 +19,11 @@ enum {
 	BUFFER_PART = 4,
 	/* A drain that found more than this was worth its wake-up: the next one need not wait. */
 	FEW = 4 * BATCH_ITEMS,
+	/* A wait is as long as so many take to come, not under 1 ms: workers that share the traffic wait longer, so that
+	 * they do not wake more often than one would. Measured at 50,000 a second: with 1 ms each, two workers cost 1.49
+	 * times as much a line as one. */
+	GATHER = 50,
+	GATHER_US = 1000,
 };
 
 static void window_end(struct coalesce *c, uint64_t now_us)
@@ -31,6 +36,11 @@ static void window_end(struct coalesce *c, uint64_t now_us)
 	c->window_us = now_us;
 }
 
+static uint64_t gather_us(const struct coalesce *c, uint64_t max_us)
+{
+	return MIN(MAX(GATHER * 1000 / c->rate_per_ms, (uint64_t)GATHER_US), max_us);
+}
+
 uint64_t coalesce_wait_us(struct coalesce *c, const struct conf_input *cf, uint64_t receive_buffer_bytes,
 			  uint64_t now_us, uint64_t found, uint64_t bytes)
 {
@@ -40,7 +50,7 @@ uint64_t coalesce_wait_us(struct coalesce *c, const struct conf_input *cf, uint6
 		window_end(c, now_us);
 	uint64_t wait_us = cf->coalesce;
 	if (wait_us == CONF_COALESCE_ADAPTIVE)
-		wait_us = c->dense ? cf->coalesce_max : 0;
+		wait_us = c->dense ? gather_us(c, cf->coalesce_max) : 0;
 	else if (found == 0)
 		wait_us = 0;
 	if (found > FEW)
