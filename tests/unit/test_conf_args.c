@@ -172,7 +172,8 @@ START_TEST(without_a_file_wrong)
 		 "command line: no configuration; give a file with -c FILE, or --listen udp://HOST:PORT and --backend "
 		 "HOST:PORT (see --help)\n"},
 		{"--listen udp://:1",
-		 "command line: --backend: is missing; --listen needs at least one --backend HOST:PORT, or --kafka BROKERS --topic TOPIC\n"},
+		 "command line: --backend: is missing; --listen needs at least one --backend HOST:PORT"
+		 ", or --kafka BROKERS --topic TOPIC\n"},
 		{"--listen udp://:1 --listen udp://:1 --backend a:1",
 		 "command line: inputs.udp.bind: is the same address as another one; each is allowed once\n"},
 		{"--listen udp://:1 --backend a:1 --backend a:1",
