@@ -51,6 +51,9 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBU
 /* Where lines go: stderr (one write(2) a line, so that processes do not mix), or syslog. `who` stands before each
  * text ("master", "worker 2") and is copied. Call again after fork to change `who`. */
 void log_open(const char *who, bool to_syslog, enum log_level level);
+/* Before the first fork of a daemon: a pipe on stderr that is full then loses lines instead of blocking; how many is
+ * said when it takes some again. Other text for stderr is no longer safe from EAGAIN after it. */
+void log_never_wait(void);
 void log_set_level(enum log_level level);
 /* 0 and *level for "error", "warn", "info", "debug" (any case; also statsrelay's "warning"), else -EINVAL. */
 int log_level_parse(const char *name, enum log_level *level);
@@ -132,6 +135,8 @@ static inline uint32_t hash_slot(uint32_t murmur)
 unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
 /* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped). */
 void proc_close_others(const int *keep, size_t n);
+/* First in main: where 0, 1 or 2 is closed, /dev/null is opened, or what we open next would get our output. */
+void proc_fill_standard(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 
 #endif

@@ -94,6 +94,7 @@ int main(int argc, char **argv)
 	struct conf_args args;
 	struct err err = {""};
 	memset(&args, 0, sizeof args);
+	proc_fill_standard();
 	if (conf_args_parse(&args, argc, argv, &err) != 0) {
 		fprintf(stderr, "millrace: %s\n", err.text);
 		conf_args_free(&args);

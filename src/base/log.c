@@ -8,8 +8,11 @@
 
 #include <base.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
 
@@ -19,7 +22,8 @@ static struct {
 	char who[48];
 	bool to_syslog;
 	enum log_level level;
-} the_log = {"millrace", false, LOG_LEVEL_INFO};
+	uint64_t lost; /* lines that stderr did not take */
+} the_log = {.who = "millrace", .level = LOG_LEVEL_INFO};
 
 static const struct {
 	const char *option, *shown;
@@ -48,6 +52,19 @@ void log_release_descriptor(void)
 		return;
 	closelog(); /* forgets the name, too */
 	openlog("millrace", LOG_PID, LOG_DAEMON);
+}
+
+void log_never_wait(void)
+{
+	struct stat st;
+	if (fstat(STDERR_FILENO, &st) == -1 || !S_ISFIFO(st.st_mode))
+		return;
+	/* O_NONBLOCK belongs to the open file, which our parent and its other children write to as well: open it anew. */
+	int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd == -1)
+		return;
+	dup2(fd, STDERR_FILENO);
+	close(fd);
 }
 
 void log_set_level(enum log_level level)
@@ -109,6 +126,39 @@ static size_t copy_without_controls(char *to, size_t room, const char *text)
 	return n;
 }
 
+static int format_head(char *buf, size_t size, enum log_level level)
+{
+	char stamp[48];
+	format_stamp(stamp, sizeof(stamp), clock_real_us());
+	return snprintf(buf, size, "%s %s %s: ", stamp, levels[level].shown, the_log.who);
+}
+
+/* A pipe that nobody empties, a stopped terminal, a full disk cost the line, never time. */
+static bool put(const char *line, size_t len)
+{
+	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+	if (poll(&room, 1, 0) != 1)
+		return false;
+	ssize_t n;
+	while ((n = write(STDERR_FILENO, line, len)) == -1 && errno == EINTR)
+		;
+	return n != -1;
+}
+
+static void put_or_count(const char *line, size_t len)
+{
+	if (the_log.lost) {
+		char text[TEXT_BYTES];
+		int n = format_head(text, sizeof(text), LOG_LEVEL_WARN);
+		n += snprintf(text + n, sizeof(text) - (size_t)n, "%llu log lines were lost: stderr did not take them\n",
+			      (unsigned long long)the_log.lost);
+		if (put(text, (size_t)n))
+			the_log.lost = 0;
+	}
+	if (the_log.lost || !put(line, len))
+		the_log.lost++;
+}
+
 void log_line(enum log_level level, const char *fmt, ...)
 {
 	if (level > the_log.level)
@@ -124,19 +174,15 @@ void log_line(enum log_level level, const char *fmt, ...)
 	else if ((size_t)n >= sizeof(text))
 		memcpy(text + sizeof(text) - 4, "...", 4);
 
-	char line[TEXT_BYTES + 128], stamp[48];
-	format_stamp(stamp, sizeof(stamp), clock_real_us());
-	int head = the_log.to_syslog
-		       ? snprintf(line, sizeof(line), "%s: ", the_log.who)
-		       : snprintf(line, sizeof(line), "%s %s %s: ", stamp, levels[level].shown, the_log.who);
+	char line[TEXT_BYTES + 128];
+	int head = the_log.to_syslog ? snprintf(line, sizeof(line), "%s: ", the_log.who)
+				     : format_head(line, sizeof(line), level);
 	size_t len = (size_t)head + copy_without_controls(line + head, sizeof(line) - (size_t)head - 1, text);
 	if (the_log.to_syslog) {
 		syslog(levels[level].priority, "%.*s", (int)len, line);
 	} else {
 		line[len++] = '\n';
-		/* A full pipe or a closed stderr loses the line: there is nobody to tell. */
-		while (write(STDERR_FILENO, line, len) == -1 && errno == EINTR)
-			;
+		put_or_count(line, len);
 	}
 	errno = saved_errno;
 }

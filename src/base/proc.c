@@ -8,6 +8,7 @@
 #include <base.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -80,6 +81,16 @@ void proc_close_others(const int *keep, size_t n)
 			return;
 		from = next + 1;
 	}
+}
+
+void proc_fill_standard(void)
+{
+	int fd;
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd > STDERR_FILENO)
+		close(fd);
 }
 
 void proc_set_title(const char *title)

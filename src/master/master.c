@@ -19,17 +19,18 @@ static const double late_seconds = 0.7;
 
 enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_IGNORE };
 
-static const struct {
+static const struct signal_row {
 	int number;
 	enum signal_action action;
+	const char *name, *help;
 } signals[] = {
-#define SIGNAL(name, action, help) {SIG##name, SIGNAL_##action},
+#define SIGNAL(name, action, help) {SIG##name, SIGNAL_##action, "SIG" #name, help},
 #include <tbl/signal.def>
 };
 
-static void obey(struct master *m, enum signal_action action)
+static void obey(struct master *m, const struct signal_row *row)
 {
-	switch (action) {
+	switch (row->action) {
 	case SIGNAL_DRAIN:
 		master_drain(m, m->cf->drain_timeout);
 		break;
@@ -40,7 +41,7 @@ static void obey(struct master *m, enum signal_action action)
 		slots_reap(m);
 		break;
 	case SIGNAL_IGNORE:
-		log_warn("this version does not reload its configuration: restart it");
+		log_warn("%s: %s", row->name, row->help);
 		break;
 	}
 }
@@ -53,7 +54,7 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 	while (read(io->fd, &info, sizeof info) == sizeof info)
 		for (size_t i = 0; i < ARRAY_LEN(signals); i++)
 			if (signals[i].number == (int)info.ssi_signo)
-				obey(m, signals[i].action);
+				obey(m, &signals[i]);
 }
 
 static int signals_init(struct master *m, struct err *err)
@@ -296,6 +297,7 @@ int master_run(const struct conf *cf)
 {
 	struct master m = {.cf = cf, .n_slots = cf->workers ? (unsigned)cf->workers : proc_cpus()};
 	struct err err = {""};
+	log_never_wait();
 	if (start(&m, &err) != 0) {
 		log_error("%s", err.text);
 		stop(&m);

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: MIT
 """What came from the network, or from a file, is never a format and never a control byte in the log."""
+import contextlib
+import json
+import os
 import re
+import signal
 import socket
 
 import pytest
@@ -123,6 +127,48 @@ def test_a_peer_that_floods_bad_lines_does_not_flood_the_log(bench):
         s.sendall(b"bad %s\n" * 100000)
     wait_counters(millrace, invalid_lines=100000)
     assert len(millrace.err) - before < 50
+
+
+def all_ready(millrace):
+    r = millrace.ctl("status", "--json", check=False)
+    return r.returncode == 0 and all(w["state"] == "ready" for w in json.loads(r.stdout)["workers"])
+
+
+def relays_and_ends(bench, millrace, backend):
+    """The start, a worker's death, an idle signal and TERM, each of which writes a line."""
+    wait_for(lambda: all_ready(millrace), "the workers")
+    os.kill(millrace.worker_pids()[0], signal.SIGKILL)
+    wait_for(lambda: millrace.status()["workers"][0]["deaths"] == 1 and all_ready(millrace), "the next tenant")
+    millrace.send_signal(signal.SIGHUP)
+    send_stream(bench, "tcp", b"a:1|c\n")
+    assert backend.wait_lines(1) == [b"a:1|c"]
+    millrace.check()
+    assert millrace.terminate() == 0
+
+
+def test_a_pipe_that_nobody_empties(bench):
+    """It is full from the start: the lines are lost, nothing waits."""
+    backend = Collector(bench)
+    fifo = bench.path / "stderr"
+    os.mkfifo(fifo)
+    full = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    conf = one_input(bench, "tcp", backend.addresses, workers=2)
+    relays_and_ends(bench, Wrapped(bench, [], f"exec 2>{fifo}", conf, "-l", "debug"), backend)
+    os.close(full)
+
+
+@pytest.mark.parametrize("close", ["2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_descriptors(bench, close):
+    """No log line goes into what got the number 2 instead."""
+    backend = Collector(bench)
+    conf = one_input(bench, "tcp", backend.addresses, workers=2)
+    millrace = Wrapped(bench, [], f"exec {close}", conf, "-l", "debug")
+    wait_for(lambda: all_ready(millrace), "the workers")
+    assert os.readlink(f"/proc/{millrace.pid}/fd/2") == "/dev/null"
+    relays_and_ends(bench, millrace, backend)
 
 
 @needs_root

@@ -10,6 +10,7 @@
 #include <regex.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -120,6 +121,41 @@ START_TEST(nobody_reads)
 }
 END_TEST
 
+/* A full pipe whose flags are the parent's: the lines are lost, counted and told; the pipe stays as the parent has it. */
+START_TEST(nobody_empties)
+{
+	ck_assert_int_eq(pipe(pipe_fds), 0);
+	ck_assert_int_eq(dup2(pipe_fds[1], STDERR_FILENO), STDERR_FILENO);
+	ck_assert_int_gt(fcntl(pipe_fds[1], F_SETPIPE_SZ, 8192), 0); /* two pages: room is counted in whole ones */
+	log_never_wait();
+	ck_assert_int_eq(fcntl(pipe_fds[1], F_GETFL) & O_NONBLOCK, 0);
+	log_open("m", false, LOG_LEVEL_INFO);
+	alarm(5); /* it would wait for ever */
+	int lost = 1000;
+	for (int i = 0; i < 1000; i++)
+		log_info("%d", i);
+	captured();
+	for (char *p = got; (p = strstr(p, "INFO")); p++)
+		lost--;
+	ck_assert_int_gt(lost, 0);
+	log_info("again");
+	char pattern[200];
+	snprintf(pattern, sizeof(pattern), STAMP "WARN m: %d log lines were lost: .*\n.*INFO m: again\n$", lost);
+	check_matches(captured(), pattern);
+	log_info("and again");
+	check_matches(captured(), STAMP "INFO m: and again\n$");
+
+	/* Without a pipe of its own: a socket that its reader left full. */
+	int pair[2];
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	ck_assert_int_eq(dup2(pair[0], STDERR_FILENO), STDERR_FILENO);
+	log_never_wait();
+	for (int i = 0; i < 10000; i++)
+		log_info("%d", i);
+	alarm(0);
+}
+END_TEST
+
 START_TEST(limit)
 {
 	struct log_limit l = {0};
@@ -153,6 +189,7 @@ int main(void)
 	tcase_add_test(tc, levels);
 	tcase_add_test(tc, hostile_text);
 	tcase_add_test(tc, nobody_reads);
+	tcase_add_test(tc, nobody_empties);
 	tcase_add_test(tc, limit);
 	tcase_add_test_raise_signal(tc, bug, SIGABRT);
 	suite_add_tcase(suite, tc);

@@ -89,12 +89,28 @@ START_TEST(clocks)
 }
 END_TEST
 
+START_TEST(standard_descriptors)
+{
+	close(STDIN_FILENO);
+	close(STDERR_FILENO);
+	proc_fill_standard();
+	ck_assert(is_open(STDIN_FILENO) && is_open(STDOUT_FILENO) && is_open(STDERR_FILENO));
+	int next = open("/dev/null", O_RDONLY);
+	ck_assert_int_gt(next, STDERR_FILENO);
+	close(next);
+	proc_fill_standard(); /* nothing is left open */
+	ck_assert_int_eq(open("/dev/null", O_RDONLY), next);
+	close(next);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("proc");
 	TCase *tc = tcase_create("proc");
 	tcase_add_exit_test(tc, close_others, 0);
 	tcase_add_exit_test(tc, close_slowly, 0);
+	tcase_add_test(tc, standard_descriptors);
 	tcase_add_test(tc, cpus_and_title);
 	tcase_add_test(tc, clocks);
 	suite_add_tcase(suite, tc);
