@@ -8,6 +8,7 @@ PYTHON ?= /usr/bin/python3
 JOBS   ?= $(shell nproc)
 
 VERSION := 0.1.0
+Q       := $(if $(V),,@)# make V=1 shows the commands
 ifeq ($(origin CC),default)
 CC := gcc
 endif
@@ -100,19 +101,20 @@ help: ## this list
 
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	@echo "CC $@"
+	$Q$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $B/libmillrace.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$Q$(AR) rcs $@ $^
 
 $B/millrace: $B/obj/src/main.o $B/libmillrace.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 # A tool is tools/millrace-NAME.c (or millracectl.c) and tools/NAME_*.c.
 define tool
 $B/$1: $(patsubst %.c,$B/obj/%.o,tools/$1.c $(sort $(wildcard tools/$2_*.c))) $B/libmillrace.a
-	$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LIBS) $$(LIBS_$2)
+	$$Q$$(CC) $$(LDFLAGS) -o $$@ $$^ $$(LIBS) $$(LIBS_$2)
 endef
 $(eval $(call tool,millracectl,ctl))
 $(eval $(call tool,millrace-replay,replay))
@@ -122,15 +124,15 @@ $(eval $(call tool,docs,docs))
 
 $B/tests/test_%: $B/obj/tests/unit/test_%.o $B/libmillrace.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_check) $(LIBS) -lpthread
+	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_check) $(LIBS) -lpthread
 
 $B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/libmillrace.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/libmillrace.a
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
+	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
 
 # tests may include a .c of src to reach its static functions
 $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/output -Isrc/stats -Isrc/master -I. \

@@ -159,9 +159,10 @@ static void say(const struct conf_output *cf, const char *path, const char *prop
 {
 	char features[512] = "";
 	size_t size = sizeof(features);
-	words[strcspn(words, "\n")] = '\0';
+	size_t len = strcspn(words, "\n");
+	words[len] = '\0';
 	kafka_where(cf, path, property, errors);
-	text_add(errors, "%s", words);
+	text_add_bytes(errors, words, len);
 	if (strstr(words, "not supported") != NULL || strstr(words, "Unsupported") != NULL) {
 		rd_kafka_conf_t *conf = rd_kafka_conf_new();
 		rd_kafka_conf_get(conf, "builtin.features", features, &size);
