@@ -12,7 +12,7 @@ Q       := $(if $(V),,@)# make V=1 shows the commands
 ifeq ($(origin CC),default)
 CC := gcc
 endif
-WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(CI),-Werror)
+WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(CI),$(if $(SAN),,-Werror))
 HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
 CFLAGS  ?= -O3 -g
 override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
