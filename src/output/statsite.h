@@ -70,6 +70,8 @@ struct backend {
 	uint64_t connected_us, down_us, delay_us;
 	uint64_t dropped_at_down;
 	bool is_down_logged;
+	bool is_dropping; /* logged once, until there is room again */
+	uint64_t dropping_since_us, last_drop_us, dropped_before;
 };
 
 TAILQ_HEAD(backend_list, backend);
