@@ -7,6 +7,7 @@
 #include "statsite.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -203,6 +204,15 @@ void backend_set_blocked(struct backend *be, bool is_blocked)
 	backend_watch(be);
 }
 
+int backend_socket(struct backend *be, int family, int type)
+{
+	if (be->place_fd != -1)
+		close(be->place_fd);
+	be->place_fd = -1;
+	be->fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	return be->fd == -1 ? -1 : 0;
+}
+
 void backend_up(struct backend *be)
 {
 	be->state = BACKEND_UP;
@@ -263,6 +273,8 @@ void backend_lost(struct backend *be, const char *why)
 	}
 	be->state = BACKEND_WAITING;
 	close_socket(be);
+	if (be->place_fd == -1) /* or clients that wait to be accepted would take it, and keep the backend away */
+		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	be->is_blocked = be->is_short = false;
 	if (was_up) {
 		be->draft->disconnects++;
@@ -337,7 +349,7 @@ bool backend_has_room(const struct backend *be, uint32_t len)
 
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft)
 {
-	*be = (struct backend){.st = st, .cf = cf, .draft = draft, .fd = -1};
+	*be = (struct backend){.st = st, .cf = cf, .draft = draft, .fd = -1, .place_fd = -1};
 	queue_init(&be->queue, &st->pool, st->out->cf->queue_limit);
 	ev_init(&be->io, on_io);
 	ev_init(&be->timer, on_timer);
@@ -362,6 +374,8 @@ void backend_close(struct backend *be)
 	if (is_connected)
 		backend_tcp_close(be);
 	close_socket(be);
+	if (be->place_fd != -1)
+		close(be->place_fd);
 	queue_clear(q);
 	backend_account(be);
 }
