@@ -5,9 +5,16 @@
 #ifndef BASE_PRIVATE_H
 #define BASE_PRIVATE_H
 
-/* Gives up the descriptor that syslog(3) holds; the next line opens a new one. proc_close_others calls it: closed
- * behind syslog's back, its number would come back as a socket or a file, and log lines would be written into that. */
-void log_release_descriptor(void);
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Gives up the descriptor of syslog; the next line opens a new one. proc_close_others calls it: closed behind our back,
+ * its number would come back as a socket or a file, and log lines would be written into that. */
+void log_syslog_close(void);
+/* "<30>Nov 30 12:00:00 millrace[4711]: WHO: ". Returns its length. */
+int log_syslog_head(char *buf, size_t size, int priority, const char *who);
+/* False: the line is lost. Never waits. */
+bool log_syslog_put(const char *line, size_t len);
 
 /* What proc_close_others does where the kernel has no close_range(2) (before 5.9): closes first..last by the entries of
  * /proc/self/fd, or one by one up to the limit without /proc. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * log: one line for people, to stderr or syslog. Any process; each sets its own name after fork. A line is put together
- * on the stack and leaves with one write(2), so that the lines of many processes do not mix. Does not allocate, does
- * not open files or rotate them, and does not know the time zone: gmtime_r may read /etc/localtime and allocate.
+ * on the stack and leaves with one write(2), so that the lines of many processes do not mix. Never waits for its reader:
+ * what he does not take is counted, and said later. Does not allocate, does not open files or rotate them, and does not
+ * know the time zone: gmtime_r may read /etc/localtime and allocate.
  */
 #include "base_private.h"
 
@@ -22,7 +23,7 @@ static struct {
 	char who[48];
 	bool to_syslog;
 	enum log_level level;
-	uint64_t lost; /* lines that stderr did not take */
+	uint64_t lost; /* lines that nobody took */
 } the_log = {.who = "millrace", .level = LOG_LEVEL_INFO};
 
 static const struct {
@@ -39,19 +40,8 @@ void log_open(const char *who, bool to_syslog, enum log_level level)
 {
 	snprintf(the_log.who, sizeof(the_log.who), "%s", who);
 	the_log.level = level;
-	if (the_log.to_syslog)
-		closelog();
 	the_log.to_syslog = to_syslog;
-	if (to_syslog)
-		openlog("millrace", LOG_PID, LOG_DAEMON);
-}
-
-void log_release_descriptor(void)
-{
-	if (!the_log.to_syslog)
-		return;
-	closelog(); /* forgets the name, too */
-	openlog("millrace", LOG_PID, LOG_DAEMON);
+	log_syslog_close();
 }
 
 void log_never_wait(void)
@@ -129,12 +119,14 @@ static size_t copy_without_controls(char *to, size_t room, const char *text)
 static int format_head(char *buf, size_t size, enum log_level level)
 {
 	char stamp[48];
+	if (the_log.to_syslog)
+		return log_syslog_head(buf, size, levels[level].priority, the_log.who);
 	format_stamp(stamp, sizeof(stamp), clock_real_us());
 	return snprintf(buf, size, "%s %s %s: ", stamp, levels[level].shown, the_log.who);
 }
 
 /* A pipe that nobody empties, a stopped terminal, a full disk cost the line, never time. */
-static bool put(const char *line, size_t len)
+static bool put_stderr(const char *line, size_t len)
 {
 	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
 	if (poll(&room, 1, 0) != 1)
@@ -145,13 +137,19 @@ static bool put(const char *line, size_t len)
 	return n != -1;
 }
 
+/* `line` ends with a newline, which syslog does not want. */
+static bool put(const char *line, size_t len)
+{
+	return the_log.to_syslog ? log_syslog_put(line, len - 1) : put_stderr(line, len);
+}
+
 static void put_or_count(const char *line, size_t len)
 {
 	if (the_log.lost) {
 		char text[TEXT_BYTES];
 		int n = format_head(text, sizeof(text), LOG_LEVEL_WARN);
-		n += snprintf(text + n, sizeof(text) - (size_t)n, "%llu log lines were lost: stderr did not take them\n",
-			      (unsigned long long)the_log.lost);
+		n += snprintf(text + n, sizeof(text) - (size_t)n, "%llu log lines were lost: %s did not take them\n",
+			      (unsigned long long)the_log.lost, the_log.to_syslog ? "syslog" : "stderr");
 		if (put(text, (size_t)n))
 			the_log.lost = 0;
 	}
@@ -175,15 +173,10 @@ void log_line(enum log_level level, const char *fmt, ...)
 		memcpy(text + sizeof(text) - 4, "...", 4);
 
 	char line[TEXT_BYTES + 128];
-	int head = the_log.to_syslog ? snprintf(line, sizeof(line), "%s: ", the_log.who)
-				     : format_head(line, sizeof(line), level);
+	int head = format_head(line, sizeof(line), level);
 	size_t len = (size_t)head + copy_without_controls(line + head, sizeof(line) - (size_t)head - 1, text);
-	if (the_log.to_syslog) {
-		syslog(levels[level].priority, "%.*s", (int)len, line);
-	} else {
-		line[len++] = '\n';
-		put_or_count(line, len);
-	}
+	line[len++] = '\n';
+	put_or_count(line, len);
 	errno = saved_errno;
 }
 

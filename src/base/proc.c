@@ -67,7 +67,7 @@ static void close_span(unsigned first, unsigned last)
 
 void proc_close_others(const int *keep, size_t n)
 {
-	log_release_descriptor();
+	log_syslog_close();
 	unsigned from = 3;
 	for (;;) {
 		/* The next descriptor to keep. Few are kept, so that looking for it each time beats a sorted copy. */

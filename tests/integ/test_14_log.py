@@ -191,3 +191,31 @@ def test_syslog(bench):
         send_stream(bench, "tcp", b"a:1|c\n")
         assert millrace.terminate() == 0 or millrace.p.returncode == 3
         millrace.expected_exit = millrace.p.returncode
+
+
+@needs_root
+def test_a_syslogd_that_hangs(bench):
+    """Its queue is full from the start: nothing waits for it, and once it reads again it hears how many lines were lost."""
+    backend = Collector(bench)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+        log.bind(str(bench.path / "log"))
+        log.settimeout(10)
+        filler.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler.sendto(b"x", str(bench.path / "log"))
+        conf = one_input(bench, "tcp", backend.addresses, workers=2)
+        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {bench.path}/log /dev/log", conf, "--syslog")
+        wait_for(lambda: all_ready(millrace), "the workers")
+        log.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                assert log.recv(4096) == b"x"
+        log.settimeout(10)
+        millrace.send_signal(signal.SIGHUP)
+        assert re.search(rb"master: [1-9]\d* log lines were lost: syslog did not take them", log.recv(4096))
+        assert b"SIGHUP" in log.recv(4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                filler.sendto(b"x", str(bench.path / "log"))
+        relays_and_ends(bench, millrace, backend)
