@@ -55,6 +55,7 @@ void log_open(const char *who, bool to_syslog, enum log_level level);
  * said when it takes some again. Other text for stderr is no longer safe from EAGAIN after it. */
 void log_never_wait(void);
 void log_set_level(enum log_level level);
+enum log_level log_get_level(void);
 /* 0 and *level for "error", "warn", "info", "debug" (any case; also statsrelay's "warning"), else -EINVAL. */
 int log_level_parse(const char *name, enum log_level *level);
 

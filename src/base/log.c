@@ -62,6 +62,11 @@ void log_set_level(enum log_level level)
 	the_log.level = level;
 }
 
+enum log_level log_get_level(void)
+{
+	return the_log.level;
+}
+
 int log_level_parse(const char *name, enum log_level *level)
 {
 	if (strcasecmp(name, "warning") == 0)

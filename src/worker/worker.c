@@ -262,7 +262,7 @@ void worker_run(const struct worker_setup *setup)
 	struct err err = {""};
 	char who[16];
 	snprintf(who, sizeof who, "worker %u", setup->slot);
-	log_open(who, setup->cf->syslog, (enum log_level)(setup->cf->log_level - CONF_LOG_LEVEL_ERROR));
+	log_open(who, setup->cf->syslog, log_get_level()); /* the master's, which `millracectl log` may have changed */
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
 	close_others(setup);
