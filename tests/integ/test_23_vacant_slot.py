@@ -190,7 +190,8 @@ def test_killed_during_start(bench):
     numbers = Numbers(bench, sink)
     killed = {first}
     for _ in range(2):  # each as soon as it is there: ready or not
-        pid = wait_ready(millrace)[0]
+        # one that was just killed stands in the page until the master has seen it
+        pid = wait_for(lambda: (lambda p: p if p not in killed else None)(wait_ready(millrace)[0]), "the next tenant")
         killed.add(pid)
         os.kill(pid, signal.SIGKILL)
         fresh = wait_for(lambda: set(children(millrace.pid)) - killed - {millrace.worker_pids().get(1)}, "a child", 20)
