@@ -31,7 +31,7 @@ LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
 LIB_SRC  := $(sort $(if $(HAS_KAFKA),$(wildcard src/*/*.c),$(filter-out src/output/kafka%,$(wildcard src/*/*.c))))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_pure.c,$(wildcard tests/unit/test_*.c))))
+TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out tests/unit/test_kafka%,$(wildcard tests/unit/test_*.c))))
 FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCHES  := $(sort $(if $(HAS_KAFKA),$(wildcard tests/bench/*.c),$(filter-out %floor_kafka.c,$(wildcard tests/bench/*.c))))
 

@@ -23,7 +23,8 @@ enum output_wants { OUTPUT_WANTS_LINES, OUTPUT_WANTS_ITEMS };
 struct output_type {
 	const char *name;
 	/* Master: what is wrong with the options of this type beyond what src/conf knows, a line each in the form of
-	 * the errors of conf; `path` is the file's name. Returns how many. NULL: nothing to check. */
+	 * the errors of conf; `path` is the file's name. Returns how many. Adds warnings too, which are not counted.
+	 * NULL: nothing to check. */
 	size_t (*check)(const struct conf_output *cf, const char *path, struct text *errors);
 	/* Master, before fork: makes what all workers share (out->shared). 0, or -errno with err. */
 	int (*prepare)(struct output *out, struct err *err);

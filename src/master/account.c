@@ -98,6 +98,14 @@ static void account_input(const struct master *m, const struct input *in)
 			((uint64_t *)&sum)[k] += st[k];
 	}
 	uint64_t dropped = sum.dropped_too_long_lines + sum.dropped_truncated_lines + sum.dropped_shutdown_lines;
+	if (in->wants_items)
+		log_info(
+		    "input \"%s\": %llu datagrams received = %llu to outputs + %llu empty + %llu dropped + %llu lost "
+		    "at death",
+		    in->cf->name, (ull)sum.received_datagrams, (ull)sum.to_outputs_datagrams, (ull)sum.empty_datagrams,
+		    (ull)sum.dropped_shutdown_datagrams, (ull)sum.lost_at_death_datagrams);
+	if (!in->wants_lines)
+		return;
 	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + "
 		 "%llu dropped + "
 		 "%llu lost at death",
@@ -126,6 +134,7 @@ static uint64_t dropped_by(const struct stats_backend *be)
 
 static void account_output(const struct master *m, const struct output *out)
 {
+	static const uint64_t none[2];
 	struct stats_backend all = {0};
 	char name[300];
 	uint64_t offered = 0, held_lost = 0;
@@ -138,15 +147,31 @@ static void account_output(const struct master *m, const struct output *out)
 		struct stats_backend be = sum_backend(m, out->first_backend + i);
 		for (size_t k = 0; k < sizeof all / sizeof(uint64_t); k++)
 			((uint64_t *)&all)[k] += ((uint64_t *)&be)[k];
-		if (be.dropped_shutdown_records + be.unconfirmed_records > 0)
+		const uint64_t *before = m->left_before ? m->left_before[out->first_backend + i] : none;
+		uint64_t dropped = be.dropped_shutdown_records - before[0];
+		uint64_t unconfirmed = be.unconfirmed_records - before[1];
+		if (dropped + unconfirmed > 0)
 			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed",
-				 out->cf->name, output_backend_name(out, i, name, sizeof name),
-				 (ull)be.dropped_shutdown_records, (ull)be.unconfirmed_records);
+				 out->cf->name, output_backend_name(out, i, name, sizeof name), (ull)dropped,
+				 (ull)unconfirmed);
 	}
 	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
 		 "lost at death",
 		 out->cf->name, (ull)offered, (ull)all.delivered_records, (ull)all.unconfirmed_records,
 		 (ull)all.failed_records, (ull)dropped_by(&all), (ull)(all.lost_at_death_records + held_lost));
+}
+
+void account_drain(struct master *m)
+{
+	const struct output *last = m->n_outputs > 0 ? &m->outputs[m->n_outputs - 1] : NULL;
+	unsigned n = last != NULL ? last->first_backend + last->n_backends : 0;
+	if (stats_copy_take(m->copy, NULL) != 0 || (m->left_before = calloc(n, sizeof(*m->left_before))) == NULL)
+		return;
+	for (unsigned i = 0; i < n; i++) {
+		struct stats_backend be = sum_backend(m, i);
+		m->left_before[i][0] = be.dropped_shutdown_records;
+		m->left_before[i][1] = be.unconfirmed_records;
+	}
 }
 
 void account_last(struct master *m)
@@ -161,4 +186,6 @@ void account_last(struct master *m)
 	if (stats_check(m->copy, &t) > 0)
 		log_error("the account does not balance: %s", t.s ? t.s : "");
 	text_free(&t);
+	free(m->left_before);
+	m->left_before = NULL;
 }

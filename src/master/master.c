@@ -114,6 +114,8 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	if (m->is_draining && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
+	if (!m->is_draining)
+		account_drain(m);
 	m->is_draining = true;
 	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
 	slots_drain(m, deadline_us);

@@ -41,6 +41,7 @@ struct master {
 	struct control *control;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
+	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
 	bool has_started, is_draining, has_left, is_late;
 	int exit_code;
 };
@@ -62,6 +63,7 @@ void death_account(struct master *m, struct slot *s, struct text *t);
 /* account.c: lines for the log */
 void account_start(struct master *m);
 void account_second(struct master *m);
+void account_drain(struct master *m); /* the drain begins: what is lost from now on was left */
 void account_last(struct master *m);
 
 /* control.c */

@@ -17,7 +17,8 @@ enum {
 	END_US = 150000,          /* close: for librdkafka's threads */
 	WINDOW_MESSAGES = 100000, /* librdkafka's own default of queue.buffering.max.messages */
 	PURGE_ALL = RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING,
-	WINDOW_SHARE = 4,         /* part of the memory that librdkafka's own needs may take */
+	WINDOW_SHARE = 4, /* part of the memory that librdkafka's own needs may take */
+	OLDEST_SHARE = 4, /* part of the pool that it may hold with drop_oldest */
 };
 
 /* -- account ------------------------------------------------------------------------------------------------------ */
@@ -27,18 +28,28 @@ static uint64_t flight_messages(const struct kafka *k)
 	return k->producer != NULL ? k->producer->flight_messages : 0;
 }
 
+static uint64_t queued_records(const struct kafka *k)
+{
+	return k->waiting.records + k->refused.records + k->parked.records + k->open_records;
+}
+
+static uint64_t message_overhead(const struct kafka *k)
+{
+	return KAFKA_MESSAGE_BYTES + (k->origin.is_wanted ? KAFKA_HEADERS_BYTES : 0);
+}
+
 void kafka_account(struct kafka *k)
 {
 	struct output *out = k->out;
 	uint64_t flight = flight_messages(k), flight_bytes = k->producer != NULL ? k->producer->flight_bytes : 0;
-	k->backend->queued_records = k->waiting.records + k->open_records;
+	k->backend->queued_records = queued_records(k);
 	k->backend->in_flight_records = k->flight_records;
-	k->backend->queued_bytes = k->waiting.bytes + flight_bytes;
-	k->stats->queued_messages = k->waiting.messages;
-	k->stats->queued_bytes = k->waiting.bytes;
+	k->stats->queued_messages = k->waiting.messages + k->refused.messages + k->parked.messages;
+	k->stats->queued_bytes = k->waiting.bytes + k->refused.bytes + k->parked.bytes;
+	k->backend->queued_bytes = k->stats->queued_bytes + flight_bytes;
 	k->stats->in_flight_messages = flight;
 	k->stats->in_flight_bytes = flight_bytes;
-	k->draft->memory_bytes = k->pool.used_bytes + flight * KAFKA_MESSAGE_BYTES;
+	k->draft->memory_bytes = k->pool.used_bytes + flight * message_overhead(k);
 	stats_touch(out->page, STATS_OUTPUT, out->index);
 	stats_touch(out->page, STATS_BACKEND, out->first_backend);
 	stats_touch(out->page, STATS_KAFKA, out->index);
@@ -122,7 +133,7 @@ static void kafka_drain(struct output *out)
 static uint64_t kafka_pending(const struct output *out)
 {
 	const struct kafka *k = out->impl;
-	return k->waiting.records + k->open_records + k->flight_records + k->draft->held_records;
+	return queued_records(k) + k->flight_records + k->draft->held_records;
 }
 
 /* -- timers ------------------------------------------------------------------------------------------------------- */
@@ -160,28 +171,55 @@ static void make_producer(struct kafka *k)
 	struct err err;
 	uint64_t held;
 	k->producer = producer_new(k, &err);
+	if (k->producer != NULL && k->is_draining)
+		producer_flush(k->producer);
 	if (k->producer == NULL && log_limit_pass(&k->log_limits[0], clock_us(), 10000, &held))
 		log_error("output \"%s\": cannot make a producer: %s; trying again each second", k->out->cf->name,
 			  err.text);
 }
 
-/* What changes slowly: a fatal producer is replaced when all of its messages are reported. */
+/* The topic refused whole batches that its max.message.bytes does not allow. Each was larger than that, so half of the
+ * smallest is not far below. Those sent after them have arrived by now: the order is lost, the records are not. */
+static void shrink_batches(struct kafka *k)
+{
+	char topic[200];
+	k->batch_bytes = MAX(k->refused_bytes / 2, 1);
+	log_warn(
+	    "output \"%s\": topic %s refuses large batches: sending %llu messages again, in batches of at most %llu "
+	    "bytes; "
+	    "give the topic's max.message.bytes as the property message.max.bytes",
+	    k->out->cf->name, text_escape(topic, sizeof(topic), k->out->cf->topic, strlen(k->out->cf->topic)),
+	    (unsigned long long)k->refused.messages, (unsigned long long)k->batch_bytes);
+	k->refused_bytes = 0;
+}
+
+/* When all that it had is reported. */
+static void replace_producer(struct kafka *k)
+{
+	producer_serve(k->producer);
+	if (k->producer->is_fatal)
+		rd_kafka_purge(k->producer->rk, PURGE_ALL);
+	if (k->producer->flight_messages > 0 || k->dying != NULL)
+		return;
+	k->dying = k->producer;
+	producer_try_end(k->dying);
+	k->producer = NULL;
+	k->stats->producer_restarts++;
+	if (k->refused_bytes > 0)
+		shrink_batches(k);
+	kafka_probe_restart(k);
+	message_list_prepend(&k->waiting, &k->refused);
+}
+
+/* What changes slowly. */
 static void on_second(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	(void)loop, (void)revents;
 	struct kafka *k = w->data;
 	if (k->dying != NULL && producer_try_end(k->dying))
 		k->dying = NULL;
-	if (k->producer != NULL && k->producer->is_fatal) {
-		producer_serve(k->producer);
-		rd_kafka_purge(k->producer->rk, PURGE_ALL);
-		if (k->producer->flight_messages == 0 && k->dying == NULL) {
-			k->dying = k->producer;
-			producer_try_end(k->dying);
-			k->producer = NULL;
-			k->stats->producer_restarts++;
-		}
-	}
+	if (k->producer != NULL && (k->producer->is_fatal || k->producer->is_coarse))
+		replace_producer(k);
 	if (k->producer == NULL)
 		make_producer(k);
 	kafka_pump(k->out, clock_us());
@@ -208,19 +246,25 @@ static int divide_memory(struct kafka *k, struct err *err)
 	const struct conf_output *cf = k->out->cf;
 	uint64_t share = cf->memory_limit / MAX(k->out->n_slots, 1);
 	k->window = number_property(cf, "queue.buffering.max.messages", WINDOW_MESSAGES);
-	k->window = MAX(MIN(k->window, share / WINDOW_SHARE / KAFKA_MESSAGE_BYTES), KAFKA_BURST);
+	k->window = MAX(MIN(k->window, share / WINDOW_SHARE / message_overhead(k)), KAFKA_BURST);
 	k->flight_limit_bytes = number_property(cf, "queue.buffering.max.kbytes", 1048576) * KIB;
 	/* queue.c has the same longest line, with a newline more */
 	_Static_assert(CHUNK_LARGE_ROOM >= BATCH_ITEM_BYTES + sizeof(struct message) + sizeof(struct origin),
 		       "chunk too small");
-	uint64_t overhead = k->window * KAFKA_MESSAGE_BYTES;
-	return pool_init(&k->pool, share > overhead ? share - overhead : 0, err);
+	uint64_t overhead = k->window * message_overhead(k);
+	int r = pool_init(&k->pool, share > overhead ? share - overhead : 0, err);
+	/* What librdkafka has cannot be dropped any more: the oldest must not be all there. */
+	if (r == 0 && k->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
+		k->flight_limit_bytes =
+		    MIN(k->flight_limit_bytes, (uint64_t)k->pool.n_slabs * POOL_SLAB_BYTES / OLDEST_SHARE);
+	return r;
 }
 
 static void kafka_free(struct kafka *k)
 {
 	pool_fini(&k->pool);
 	free(k->builders);
+	free(k->targets);
 	free(k);
 }
 
@@ -240,6 +284,7 @@ static int kafka_open(struct output *out, struct err *err)
 	k->grace_us = number_property(out->cf, "topic.metadata.propagation.max.ms", 30000) * 1000;
 	k->stats->brokers = k->stats->brokers_up = k->stats->partitions = k->backend->up = 0;
 	message_list_init(&k->waiting);
+	message_list_init(&k->refused);
 	TAILQ_INIT(&k->opened);
 	int r = divide_memory(k, err);
 	if (r == 0 && kafka_builders_init(k, 1) != 0)
@@ -268,6 +313,8 @@ static void give_up(struct kafka *k)
 {
 	struct message *m;
 	kafka_end_all(k);
+	kafka_probe_restart(k);
+	message_list_prepend(&k->waiting, &k->refused);
 	k->backend->dropped_shutdown_records += k->waiting.records;
 	k->stats->dropped_messages += k->waiting.messages;
 	while ((m = message_list_take(&k->waiting)) != NULL)

@@ -31,6 +31,7 @@ enum {
 	/* What librdkafka 2.0.2 needs for a message beside its bytes: sizeof(rd_kafka_msg_t) 168, with malloc 176; and
 	 * its share of the request that carries it (measured in tests/unit/test_kafka.c). */
 	KAFKA_MESSAGE_BYTES = 192,
+	KAFKA_HEADERS_BYTES = 320, /* the same for the headers of one (measured: 289 with an IPv4 sender) */
 	KAFKA_PARTITIONS_MAX = 100000,
 };
 
@@ -146,7 +147,8 @@ struct producer {
 	int event_fd; /* librdkafka and the thread write 8 bytes when there is news */
 	struct ev_io io;
 	uint64_t flight_messages, flight_bytes;
-	bool is_fatal;
+	bool is_idempotent, is_fatal;
+	bool is_coarse; /* the topic takes only smaller batches: hands over nothing more, is replaced when empty */
 
 	/* between the worker and the thread */
 	pthread_t thread;
@@ -185,7 +187,8 @@ struct kafka_broker {
 	uint32_t state;
 };
 
-void kafka_report(struct kafka *k, const rd_kafka_message_t *rkm);
+/* `was_alone`: the only one of its batch. False: it goes again with the next producer, and is in k->refused. */
+bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone);
 /* A message that librdkafka did not take, or that is given up: counted as failed for this reason. Not freed. */
 void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t why);
 void kafka_log_event(struct kafka *k, rd_kafka_event_t *event);
@@ -198,6 +201,29 @@ void kafka_set_up(struct kafka *k, bool is_up, const char *why);
 /* -- kafka.c, kafka_put.c: the output ---------------------------------------------------------------------------------
  */
 
+/* -- kafka_probe.c: the first message to each partition goes alone ---------------------------------------------------
+ */
+
+struct target {
+	enum { TARGET_NEW, TARGET_PROBED, TARGET_OPEN } state;
+	struct message_list parked; /* behind the probe */
+};
+
+/* For so many targets, of which nothing is known; what was parked is waiting again. -1: no memory, all is as before. */
+int kafka_probe_init(struct kafka *k, unsigned n);
+/* The same targets, and nothing is known of them. */
+void kafka_probe_restart(struct kafka *k);
+/* True: the message is parked. False: it may be handed over; it is the probe if the target was new. */
+bool kafka_probe_parks(struct kafka *k, uint32_t target, struct message *m);
+/* The probe was not handed over after all; what is parked behind it goes behind it. */
+void kafka_probe_undo(struct kafka *k, uint32_t target, struct message_list *back);
+/* A message is reported. */
+void kafka_probe_report(struct kafka *k, int32_t partition, bool is_delivered);
+struct message *kafka_parked_take(struct kafka *k); /* the oldest of some target; NULL: none is parked */
+
+/* -- kafka.c, kafka_put.c: the output, continued ---------------------------------------------------------------------
+ */
+
 struct kafka {
 	uint32_t magic;
 	struct output *out;
@@ -208,8 +234,11 @@ struct kafka {
 	struct pool pool;
 	struct message_origin origin; /* of what is put now */
 	struct message_list waiting;
-	enum conf_words partition; /* never AUTO */
-	uint64_t window;           /* messages that librdkafka may hold */
+	struct message_list refused; /* the next producer's first: of batches too large, or left by a fatal error */
+	uint64_t refused_bytes;      /* the smallest batch that was too large since the last producer */
+	uint64_t batch_bytes;        /* batch.size that the topic takes, as far as is known; 0: as given */
+	enum conf_words partition;   /* never AUTO */
+	uint64_t window;             /* messages that librdkafka may hold */
 	uint64_t flight_limit_bytes;
 	uint64_t flight_records;
 	uint64_t open_records; /* in messages that are being made */
@@ -219,6 +248,10 @@ struct kafka {
 	struct builder_list opened;       /* oldest first */
 	bool has_large;                   /* builders take large chunks */
 	unsigned n_partitions, n_targets; /* 0: not known yet. Target t is partition first + t * step */
+	struct target *targets;
+	struct {
+		uint64_t messages, records, bytes;
+	} parked; /* at all targets */
 	unsigned first_partition, partition_step;
 	uint32_t random, sticky_hash;
 	uint64_t sticky_us;

@@ -218,6 +218,16 @@ static const char *missing_feature(const char *property, const char *value)
 	return missing;
 }
 
+/* OAUTHBEARER takes its tokens from the program, which has none, or from these two. */
+static bool is_without_token(const struct conf_output *cf, const char *property, const char *value)
+{
+	const char *method = kafka_property(cf, "sasl.oauthbearer.method", NULL);
+	const char *unsecure = kafka_property(cf, "enable.sasl.oauthbearer.unsecure.jwt", NULL);
+	return (strcmp(property, "sasl.mechanisms") == 0 || strcmp(property, "sasl.mechanism") == 0) &&
+	       strcasecmp(value, "OAUTHBEARER") == 0 && (method == NULL || strcasecmp(method, "oidc") != 0) &&
+	       (unsecure == NULL || strcasecmp(unsecure, "true") != 0);
+}
+
 static const char *pem_of(const struct kafka_shared *sh, const char *property, const char **name)
 {
 	for (size_t i = 0; sh != NULL && i < ARRAY_LEN(sh->pems); i++)
@@ -241,6 +251,10 @@ static size_t set_given(const struct conf_output *cf, const struct kafka_shared 
 				 missing);
 		else if (strcmp(name, "transactional.id") == 0)
 			snprintf(words, sizeof(words), "transactions are not used here; remove it");
+		else if (is_without_token(cf, name, value))
+			snprintf(words, sizeof(words),
+				 "OAUTHBEARER gets no token: give sasl.oauthbearer.method: oidc, or, for trials, "
+				 "enable.sasl.oauthbearer.unsecure.jwt: true");
 		else if (rd_kafka_conf_set(conf, name, pem ? pem : value, words, sizeof(words)) == RD_KAFKA_CONF_OK)
 			continue;
 		say(cf, path, cf->properties.keys[i], words, errors);
@@ -286,6 +300,7 @@ size_t kafka_conf_make(const struct conf_output *cf, const struct kafka_shared *
 						cf->topic_properties.values[i], NULL, 0);
 	}
 	rd_kafka_conf_set(*conf, "log.queue", "true", NULL, 0);
+	rd_kafka_conf_enable_sasl_queue(*conf, 1);
 	rd_kafka_conf_set_events(*conf,
 				 RD_KAFKA_EVENT_DR | RD_KAFKA_EVENT_ERROR | RD_KAFKA_EVENT_LOG | RD_KAFKA_EVENT_STATS);
 	if (n == 0)

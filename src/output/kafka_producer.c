@@ -21,8 +21,13 @@
 static void reports(struct kafka *k, rd_kafka_event_t *event)
 {
 	const rd_kafka_message_t *rkm;
+	bool was_alone = rd_kafka_event_message_count(event) == 1; /* an event has the reports of one batch */
+	uint64_t bytes = 0;
 	while ((rkm = rd_kafka_event_message_next(event)) != NULL)
-		kafka_report(k, rkm);
+		if (!kafka_report(k, rkm, was_alone))
+			bytes += rkm->len + rkm->key_len;
+	if (bytes > 0 && k->producer->is_coarse)
+		k->refused_bytes = k->refused_bytes ? MIN(k->refused_bytes, bytes) : bytes;
 }
 
 void producer_event(struct producer *p, rd_kafka_event_t *event)
@@ -173,6 +178,8 @@ static bool hand_over_burst(struct kafka *k, uint32_t target, unsigned n, struct
 			kafka_fail(k, m, why);
 			message_free(&k->pool, m);
 		}
+		if (UNLIKELY(why != RD_KAFKA_RESP_ERR_NO_ERROR))
+			kafka_probe_undo(k, target, back);
 	}
 	return goes_on;
 }
@@ -192,6 +199,8 @@ static bool hand_over_target(struct kafka *k, unsigned from, unsigned n_staged, 
 			message_list_add(back, m);
 			continue;
 		}
+		if (k->producer->is_idempotent && kafka_probe_parks(k, target, m))
+			continue;
 		char *value = message_value(m, k->origin.is_wanted);
 		k->burst[n++] = (rd_kafka_message_t){.payload = value,
 						     .len = m->len,
@@ -232,7 +241,7 @@ void producer_hand_over(struct kafka *k)
 	if (k->n_targets == 0 || k->is_asking)
 		return;
 	message_list_init(&back);
-	while (p != NULL && !p->is_fatal && back.first == NULL && (n = stage(k)) > 0)
+	while (p != NULL && !p->is_fatal && !p->is_coarse && back.first == NULL && (n = stage(k)) > 0)
 		for (unsigned i = 0; i < n; i++) {
 			if (k->stage[i].is_taken)
 				continue;
@@ -277,14 +286,22 @@ static int make(struct producer *p, struct err *err)
 	rd_kafka_conf_t *conf;
 	rd_kafka_topic_conf_t *topic_conf;
 	struct text errors = {0};
-	char window[24], why[512] = "";
+	char number[24], why[512] = "";
 	if (kafka_conf_make(k->out->cf, k->shared, "", &conf, &topic_conf, &errors) > 0) {
 		err_set(err, -EINVAL, "%s", errors.s ? errors.s : "no memory");
 		text_free(&errors);
 		return -EINVAL;
 	}
-	snprintf(window, sizeof(window), "%llu", (unsigned long long)MAX(k->window, 1));
-	rd_kafka_conf_set(conf, "queue.buffering.max.messages", window, NULL, 0);
+	/* Both limits are kept here (stage), where one message always fits. */
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)MAX(k->window, 1));
+	rd_kafka_conf_set(conf, "queue.buffering.max.messages", number, NULL, 0);
+	rd_kafka_conf_set(conf, "queue.buffering.max.kbytes", "2147483647", NULL, 0);
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)k->batch_bytes);
+	if (k->batch_bytes > 0)
+		rd_kafka_conf_set(conf, "batch.size", number, NULL, 0);
+	size_t size = sizeof(number);
+	p->is_idempotent = rd_kafka_conf_get(conf, "enable.idempotence", number, &size) == RD_KAFKA_CONF_OK &&
+			   strcmp(number, "true") == 0;
 	p->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, why, sizeof(why));
 	if (p->rk == NULL) {
 		err_set(err, -EINVAL, "Output \"%s\": %s.", k->out->cf->name, why);
@@ -292,6 +309,9 @@ static int make(struct producer *p, struct err *err)
 	}
 	p->events = rd_kafka_queue_get_main(p->rk);
 	rd_kafka_set_log_queue(p->rk, p->events);
+	rd_kafka_error_t *error = rd_kafka_sasl_background_callbacks_enable(p->rk); /* tokens of OAUTHBEARER */
+	if (error != NULL)
+		rd_kafka_error_destroy(error); /* another mechanism needs none */
 	p->topic = rd_kafka_topic_new(p->rk, k->out->cf->topic, topic_conf);
 	if (p->topic == NULL) {
 		err_set(err, -EINVAL, "Output \"%s\": topic %s: %s.", k->out->cf->name, k->out->cf->topic,

@@ -76,7 +76,8 @@ static void set_sender(struct kafka *k, const struct item *item, uint64_t now_us
 static bool drop_oldest(struct kafka *k)
 {
 	struct message *m;
-	while (pool_free_slabs(&k->pool) == 0 && (m = message_list_take(&k->waiting)) != NULL) {
+	while (pool_free_slabs(&k->pool) == 0 &&
+	       ((m = kafka_parked_take(k)) != NULL || (m = message_list_take(&k->waiting)) != NULL)) {
 		k->backend->dropped_memory_records += m->records;
 		k->stats->dropped_messages++;
 		message_free(&k->pool, m);

@@ -95,7 +95,19 @@ static void count_undelivered(struct kafka *k, const struct message *m, const rd
 	}
 }
 
-void kafka_report(struct kafka *k, const rd_kafka_message_t *rkm)
+/* Certainly not written, and not for a reason of its own: refused for the size of its batch, or never sent by a
+ * producer that a fatal error ended. */
+static bool goes_again(const struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone)
+{
+	if (k->is_closing || rd_kafka_message_status(rkm) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED)
+		return false;
+	if (rkm->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+		return !was_alone && k->batch_bytes != 1;
+	return k->producer->is_fatal &&
+	       (rkm->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || rkm->err == RD_KAFKA_RESP_ERR__FATAL);
+}
+
+bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone)
 {
 	struct message *m = rkm->_private;
 	struct producer *p = k->producer;
@@ -103,14 +115,20 @@ void kafka_report(struct kafka *k, const rd_kafka_message_t *rkm)
 	p->flight_messages--;
 	p->flight_bytes -= m->len;
 	k->flight_records -= m->records;
+	kafka_probe_report(k, rkm->partition, rkm->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 	if (LIKELY(rkm->err == RD_KAFKA_RESP_ERR_NO_ERROR)) {
 		count_delivered(k, m);
 		if (UNLIKELY(!k->is_up))
 			kafka_set_up(k, true, "");
+	} else if (goes_again(k, rkm, was_alone)) {
+		message_list_add(&k->refused, m);
+		p->is_coarse |= rkm->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+		return false;
 	} else {
 		count_undelivered(k, m, rkm);
 	}
 	message_free(&k->pool, m);
+	return true;
 }
 
 /* -- brokers ---------------------------------------------------------------------------------------------------------

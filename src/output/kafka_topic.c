@@ -20,16 +20,18 @@ static unsigned count_targets(struct kafka *k, unsigned partitions)
 void kafka_set_partitions(struct kafka *k, unsigned partitions)
 {
 	unsigned targets = count_targets(k, partitions);
+	if (k->is_asking)
+		kafka_probe_restart(k); /* it may be another topic of the same name */
 	k->is_asking = false;
 	bool is_packed = k->out->wants == OUTPUT_WANTS_LINES && k->partition != CONF_PARTITION_RANDOM;
 	if (partitions == 0 || partitions == k->n_partitions)
 		return;
 	if (targets == 0) {
-		k->n_partitions = k->n_targets = 0;
+		kafka_probe_init(k, 0);
 		kafka_topic_trouble(k, RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION);
 		return;
 	}
-	if (is_packed && kafka_builders_init(k, targets) != 0)
+	if (kafka_probe_init(k, targets) != 0 || (is_packed && kafka_builders_init(k, targets) != 0))
 		return; /* no memory: as before, and asked again */
 	if (k->n_partitions != 0)
 		log_info("output \"%s\": topic %s has %u partitions now, had %u", k->out->cf->name, k->out->cf->topic,
@@ -37,7 +39,6 @@ void kafka_set_partitions(struct kafka *k, unsigned partitions)
 	else if (k->is_topic_error_said)
 		log_info("output \"%s\": topic %s is usable now", k->out->cf->name, k->out->cf->topic);
 	k->n_partitions = partitions;
-	k->n_targets = targets;
 	k->stats->partitions = partitions;
 	k->is_topic_error_said = k->is_giving_up = false;
 	k->topic_error = RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -78,7 +79,8 @@ void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why)
 {
 	if (k->n_targets > 0 && !k->is_asking)
 		return; /* librdkafka knows better what becomes of an existing topic, as long as messages arrive */
-	k->n_partitions = k->n_targets = 0;
+	kafka_probe_init(k, 0);
+	k->n_partitions = 0;
 	k->stats->partitions = 0;
 	if (k->topic_error == RD_KAFKA_RESP_ERR_NO_ERROR)
 		k->topic_error_us = k->now_us;

@@ -178,6 +178,22 @@ static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int ev
 	ev_break(loop, EVBREAK_ALL);
 }
 
+static uint64_t left_behind(const struct worker *w)
+{
+	uint64_t left = 0;
+	for (size_t i = 0; i < w->n_outputs; i++) {
+		const struct output *out = &w->outputs[i];
+		left += stats_output(w->page, out->index)->dropped_shutdown_records;
+		for (unsigned k = 0; k < out->n_backends; k++) {
+			const struct stats_backend *be = stats_backend(w->page, out->first_backend + k);
+			left += be->dropped_shutdown_records + be->unconfirmed_records;
+		}
+	}
+	for (size_t i = 0; i < w->n_inputs; i++)
+		left += w->inputs[i].stats->dropped_shutdown_lines;
+	return left;
+}
+
 void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends)
 {
 	double seconds = (double)deadline_us / 1e6;
@@ -190,6 +206,7 @@ void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends)
 	if (w->stage != WORKER_SERVING)
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
+	w->left_before = left_behind(w);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		w->inputs[i].keeps_sockets = !slot_ends;
 		w->inputs[i].type->drain(&w->inputs[i]);
@@ -222,30 +239,14 @@ static void discard_inputs(struct worker *w)
 	}
 }
 
-static uint64_t left_behind(const struct worker *w)
-{
-	uint64_t left = 0;
-	for (size_t i = 0; i < w->n_outputs; i++) {
-		const struct output *out = &w->outputs[i];
-		left += stats_output(w->page, out->index)->dropped_shutdown_records;
-		for (unsigned k = 0; k < out->n_backends; k++) {
-			const struct stats_backend *be = stats_backend(w->page, out->first_backend + k);
-			left += be->dropped_shutdown_records + be->unconfirmed_records;
-		}
-	}
-	for (size_t i = 0; i < w->n_inputs; i++)
-		left += w->inputs[i].stats->dropped_shutdown_lines;
-	return left;
-}
-
-static _Noreturn void leave(struct worker *w, uint64_t left_before)
+static _Noreturn void leave(struct worker *w)
 {
 	if (w->stage != WORKER_DONE)
 		discard_inputs(w);
 	for (size_t i = 0; i < w->n_outputs; i++)
 		w->outputs[i].type->close(&w->outputs[i]);
 	publish_all(w);
-	_exit(left_behind(w) > left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
+	_exit(left_behind(w) > w->left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
 }
 
 void worker_run(const struct worker_setup *setup)
@@ -280,8 +281,8 @@ void worker_run(const struct worker_setup *setup)
 	ev_prepare_init(&w.before_wait, before_wait);
 	w.before_wait.data = &w;
 	ev_prepare_start(w.loop, &w.before_wait);
-	uint64_t left_before = left_behind(&w);
+	w.left_before = left_behind(&w);
 	link_send(&w, LINK_READY, "");
 	ev_run(w.loop, 0);
-	leave(&w, left_before);
+	leave(&w);
 }

@@ -25,6 +25,7 @@ struct worker {
 	struct output *outputs;
 	size_t n_inputs, n_outputs;
 	enum worker_stage stage;
+	uint64_t left_before; /* by the slot's earlier tenants, and by this one until it drained */
 	unsigned dense_sources; /* that rest between reads */
 
 	struct source *ready;   /* have more: read at the next turn */

@@ -64,8 +64,11 @@ def test_all_brokers_stop_and_come_back(bench, three, away):
     millrace = bench.millrace(conf=conf(three, name, properties="reconnect.backoff.max.ms: 500"))
     sender = Sender(bench, "--sources", 32, "--pps", 1000, "--bytes", 600, "--time", "300s")
     flowing(millrace, 10000)
-    for n in three.brokers:
+    for n in three.brokers:  # SIGTERM would not do: the last of three never ends without the others
         three.kill(n)
+    # Brokers killed all at once may come back without what they knew of the producer: librdkafka's "rewound sequence number"
+    # is fatal. What it had not sent by then arrives all the same.
+    millrace.expected_errors = ["fatal producer error OUT_OF_ORDER_SEQUENCE_NUMBER"]
     until = time.monotonic() + away
     millrace.wait_line("no broker can be reached", 30)
     wait_for(lambda: time.monotonic() > until, "the pause", away + 5)
@@ -75,14 +78,16 @@ def test_all_brokers_stop_and_come_back(bench, three, away):
         three.wait(n)
     flowing(millrace, 10000)
     sent, counters = settled(millrace, sender, 90)
-    assert counters.kernel_drops() == 0 and counters.dropped() == 0
-    found = numbers(three, name)
-    # A broker that was killed may have lost what it acknowledged before it was on disk, if all die at once; none is twice.
+    assert counters.kernel_drops() == 0 and counters.dropped() == 0 and counters.sum("backend", "failed_records") == 0
+    # A reader sees what all replicas in sync have; those that come back need a while to be that again.
+    three.wait_topics({name: 3}, insync=3)
+    delivered = total(millrace, "delivered_records")
+    found = wait_for(lambda: (lambda n: n if len(n) >= delivered else None)(numbers(three, name)), "what was delivered", 30)
     assert len(set(found)) == len(found)
-    assert len(found) >= total(millrace, "delivered_records") and sent["lines"] - len(found) <= counters.sum("backend", "unconfirmed_records")
+    unconfirmed = counters.sum("backend", "unconfirmed_records")
+    assert len(found) - delivered <= unconfirmed, sorted(set(range(sent["lines"])) - set(found))[:10]
     downs = [line for line in millrace.err if "no broker can be reached" in line]
     assert len(downs) <= 2 * 2, "once for each worker and change of state"
-    three.wait_topics({name: 3}, insync=3)
 
 
 @pytest.mark.parametrize("seconds, pps", [(2, 10000), pytest.param(8, 30000, marks=SOAK)])
@@ -178,6 +183,26 @@ def test_term_is_never_late(bench, how):
     assert ("21000 delivered" in account) == (how == "alive"), account
     if how == "frozen":
         mock.process.send_signal(signal.SIGCONT)
+
+
+def test_what_failed_long_ago_was_not_left(bench, one):
+    """Exit code 3 and "left" are about the drain."""
+    name = topic(one)
+    millrace = bench.millrace(conf=conf(one, name, "format: datagram", "message.timeout.ms: 1000, socket.timeout.ms: 1000, "
+                                        "reconnect.backoff.max.ms: 500", workers=1))
+    bench.replay("--number", "--one", "--lines", 100)
+    wait_delivered(millrace, 100)
+    one.pause(1)
+    try:
+        bench.replay("--number", "--number-from", 100, "--one", "--lines", 100)
+        wait_for(lambda: total(millrace, "unconfirmed_records") + total(millrace, "failed_records") == 100, "the timeout")
+    finally:
+        one.resume(1)
+    assert total(millrace, "unconfirmed_records") > 0
+    bench.replay("--number", "--number-from", 200, "--one", "--lines", 100)
+    wait_delivered(millrace, 200, 30)
+    assert millrace.terminate() == 0
+    assert not any(": left " in line for line in millrace.err)
 
 
 def test_block_holds_only_its_own_input(bench, one):

@@ -196,6 +196,15 @@ START_TEST(errors_have_the_line_of_their_property)
 	     "f:6: outputs.raw.properties.sasl.mechanism: Unsupported SASL mechanism: FOO; this librdkafka has: "},
 	    {"transactional.id", "x", NULL, NULL,
 	     "f:5: outputs.raw.properties.transactional.id: transactions are not used here"},
+	    {"security.protocol", "ssl", "ssl.ca.location", "/etc/hostname",
+	     "f:6: outputs.raw.properties.ssl.ca.location: failed to read certificate #0 from ssl.ca.pem"},
+	    {"security.protocol", "ssl", "ssl.key.location", "/etc/hostname",
+	     "f:6: outputs.raw.properties.ssl.key.location: ssl.key.pem failed: "},
+	    {"security.protocol", "sasl_plaintext", "sasl.mechanisms", "PLAIN",
+	     "f:6: outputs.raw.properties.sasl.mechanisms: sasl.username and sasl.password must be set"},
+	    {"security.protocol", "sasl_plaintext", "sasl.mechanisms", "OAUTHBEARER",
+	     "f:6: outputs.raw.properties.sasl.mechanisms: OAUTHBEARER gets no token: "},
+	    {"linger.ms", "400000", NULL, NULL, "f:5: outputs.raw.properties.linger.ms: topic: "},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct text errors = {0};
@@ -207,6 +216,26 @@ START_TEST(errors_have_the_line_of_their_property)
 	struct text errors = {0};
 	struct conf_output cf = output("acks", "1", NULL, NULL); /* idempotence yields */
 	ck_assert_uint_eq(kafka_check(&cf, "f", &errors), 0);
+	text_free(&errors);
+}
+END_TEST
+
+START_TEST(warnings_are_no_errors)
+{
+	struct text errors = {0};
+	struct conf_output cf = output("message.max.bytes", "1000", NULL, NULL);
+	cf.format = CONF_FORMAT_LINES;
+	cf.batch_bytes = 65536;
+	ck_assert_uint_eq(kafka_check(&cf, "f", &errors), 0);
+	ck_assert_str_eq(errors.s, "f:5: outputs.raw.properties.message.max.bytes: is below batch_bytes (65536): full "
+				   "messages will be refused; lower batch_bytes\n");
+	text_free(&errors);
+	cf = output("sasl.mechanisms", "SCRAM-SHA-512", NULL, NULL);
+	ck_assert_uint_eq(kafka_check(&cf, "f", &errors), 0);
+	if (rd_kafka_version() < 0x02060100)
+		ck_assert_ptr_nonnull(strstr(errors.s, "f:5: outputs.raw.properties.sasl.mechanisms: librdkafka "));
+	else
+		ck_assert_ptr_null(errors.s);
 	text_free(&errors);
 }
 END_TEST
@@ -239,6 +268,7 @@ int main(void)
 	tcase_add_test(tc, brokers_in_statistics);
 	tcase_add_test(tc, idempotence_yields_to_what_excludes_it);
 	tcase_add_test(tc, errors_have_the_line_of_their_property);
+	tcase_add_test(tc, warnings_are_no_errors);
 	tcase_add_test(tc, keys_are_read_by_the_master);
 	suite_add_tcase(s, tc);
 	SRunner *sr = srunner_create(s);
