@@ -158,7 +158,7 @@ static unsigned rig_datagrams(struct rig *r, unsigned n, uint32_t len)
 	return b->taken[0];
 }
 
-static unsigned rig_lines(struct rig *r, unsigned n)
+static inline unsigned rig_lines(struct rig *r, unsigned n)
 {
 	struct batch *b = &r->batch;
 	char *at = r->bytes;
