@@ -23,7 +23,8 @@ struct item {
 	char *bytes;
 	uint32_t len;
 	uint32_t original_len;		     /* more than len: it was cut */
-	uint64_t time_us;		     /* received, microseconds since 1970; 0: not known, take the present */
+	uint64_t time_ns;		     /* received or captured, since 1970; 0: not known, take the present */
+	uint32_t link_type;		     /* of a packet: PACKET_LINK_…; else not used */
 	const struct sockaddr_storage *from; /* sender; NULL: not known */
 };
 

@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 		conf_args_free(&args);
 		return MASTER_EXIT_ERROR;
 	}
-	int exit_code = args.action == CONF_ACTION_HELP	     ? print_help()
+	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
 							     : with_conf(&args);
 	conf_args_free(&args);

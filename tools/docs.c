@@ -21,11 +21,13 @@ static const struct {
 static void add_counters(struct text *t)
 {
 	const char *scope = "";
-	text_add(t, "# Counters\n\nMade from include/tbl/counter.def. `millracectl stats` shows them; a ledger names the "
-		    "equation that a counter belongs to (`millracectl check`).\n");
+	text_add(t,
+		 "# Counters\n\nMade from include/tbl/counter.def. `millracectl stats` shows them; a ledger names the "
+		 "equation that a counter belongs to (`millracectl check`).\n");
 	for (size_t i = 0; i < ARRAY_LEN(counters); i++) {
 		if (strcmp(scope, counters[i].scope) != 0)
-			text_add(t, "\n## %s\n\n| counter | kind | ledger | what |\n| --- | --- | --- | --- |\n", counters[i].scope);
+			text_add(t, "\n## %s\n\n| counter | kind | ledger | what |\n| --- | --- | --- | --- |\n",
+				 counters[i].scope);
 		scope = counters[i].scope;
 		text_add(t, "| `%s` | %s | %s | %s |\n", counters[i].name, counters[i].kind,
 			 strcmp(counters[i].ledger, "NONE") ? counters[i].ledger : "", counters[i].help);

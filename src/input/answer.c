@@ -17,7 +17,7 @@ struct answer {
 	struct ev_timer timeout;
 	struct input *in;
 	struct connection *c; /* NULL: it has ended */
-	unsigned asked;	      /* commands that are still to be answered, one at a time */
+	unsigned asked;       /* commands that are still to be answered, one at a time */
 	struct text text;
 	size_t sent_bytes;
 	int fd;
@@ -58,7 +58,8 @@ static void answer_go_on(struct answer *a)
 		a->in->on_status(a->in, &a->text);
 	}
 	while (a->sent_bytes < a->text.len) {
-		ssize_t n = send(a->fd, a->text.s + a->sent_bytes, a->text.len - a->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n =
+		    send(a->fd, a->text.s + a->sent_bytes, a->text.len - a->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n == -1 && errno == EAGAIN)
 			break;
 		if (n == -1) { /* the peer is gone: it misses its answer, nobody else does */

@@ -12,8 +12,8 @@ enum {
 	/* Dense: so many datagrams come in 1 ms that one wake-up for all of them saves CPU; with hysteresis. */
 	DENSE_ENTER_PER_MS = 6,
 	DENSE_LEAVE_PER_MS = 3,
-	/* What the kernel charges to the buffer for a datagram beside its bytes: 8,900 bytes take 8,322 of a 32 MiB buffer
-	 * (4,032 fit), a short one 768; this is more than either. */
+	/* What the kernel charges to the buffer for a datagram beside its bytes: 8,900 bytes take 8,322 of a 32 MiB
+	 * buffer (4,032 fit), a short one 768; this is more than either. */
 	OVERHEAD_BYTES = 1280,
 	/* The part of the buffer that may fill in the meantime. */
 	BUFFER_PART = 4,
@@ -49,4 +49,11 @@ uint64_t coalesce_wait_us(struct coalesce *c, const struct conf_input *cf, uint6
 	if (receive_buffer_bytes && fill_per_ms)
 		wait_us = MIN(wait_us, receive_buffer_bytes / BUFFER_PART * 1000 / fill_per_ms);
 	return wait_us;
+}
+
+uint64_t coalesce_poll_us(uint64_t last_us, uint64_t found)
+{
+	if (found > 0)
+		return 0;
+	return last_us == 0 ? POLL_FIRST_US : MIN(last_us * 2, (uint64_t)POLL_LAST_US);
 }

@@ -75,7 +75,8 @@ static void leave_group(int fd)
 	socklen_t len = sizeof sa;
 	if (getsockname(fd, (struct sockaddr *)&sa, &len) == -1)
 		return;
-	struct sockaddr_in in4 = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in in4 = {
+	    .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6, .sin6_port = htons(9), .sin6_addr = in6addr_loopback};
 	if (sa.ss_family == AF_INET)
 		connect(fd, (struct sockaddr *)&in4, sizeof in4);

@@ -40,7 +40,8 @@ static int hands_new(struct input *in, struct err *err)
 		void *m = mmap(NULL, sizeof(struct hand), PROT_READ | PROT_WRITE,
 			       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (m == MAP_FAILED)
-			return err_set(err, -errno, "Cannot start: no memory for the receive buffers of input \"%s\": %s.",
+			return err_set(err, -errno,
+				       "Cannot start: no memory for the receive buffers of input \"%s\": %s.",
 				       in->cf->name, strerror(errno));
 		in->hands[slot] = m;
 	}
@@ -185,7 +186,8 @@ struct source *source_new(struct input *in, int fd, size_t size)
 {
 	struct source *s = calloc(1, size);
 	if (!s) {
-		close(fd);
+		if (fd != -1)
+			close(fd);
 		return NULL;
 	}
 	s->in = in;
@@ -210,7 +212,8 @@ void source_free(struct source *s)
 	*s->prev = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
-	close(s->fd);
+	if (s->fd != -1)
+		close(s->fd);
 	free(s);
 }
 

@@ -174,11 +174,13 @@ static int stream_open(struct input *in, struct err *err)
 	st->in = in;
 	stream_answers_init(st);
 	size_t n = in->cf->max_connections;
-	st->pool = mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	st->pool =
+	    mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	st->free_keeps = calloc(n, sizeof *st->free_keeps);
 	st->listeners = calloc(in->n_endpoints, sizeof *st->listeners);
 	if (st->pool == MAP_FAILED || !st->free_keeps || !st->listeners)
-		return err_set(err, -ENOMEM, "Cannot start: no memory for max_connections %zu of input \"%s\"; lower it.", n,
+		return err_set(err, -ENOMEM,
+			       "Cannot start: no memory for max_connections %zu of input \"%s\"; lower it.", n,
 			       in->cf->name);
 	for (st->n_free = 0; st->n_free < n; st->n_free++)
 		st->free_keeps[st->n_free] = st->pool + (n - 1 - st->n_free) * KEEP_BYTES;

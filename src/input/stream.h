@@ -15,9 +15,9 @@ struct connection {
 	struct stream *stream;
 	char *keep; /* an unfinished line */
 	size_t keep_bytes;
-	bool is_skipping; /* to the newline of a line that is too long */
-	uint64_t last_us; /* when something came, by clock_us */
-	unsigned asked;	  /* "status" commands in the batch in hand */
+	bool is_skipping;      /* to the newline of a line that is too long */
+	uint64_t last_us;      /* when something came, by clock_us */
+	unsigned asked;        /* "status" commands in the batch in hand */
 	struct answer *answer; /* that the peer has not wholly taken */
 };
 
@@ -28,7 +28,7 @@ struct stream {
 		struct ev_io io;
 		struct stream *stream;
 		int fd;
-	} *listeners;
+	} * listeners;
 	unsigned n_listeners;
 	char *pool; /* room for the unfinished lines, touched only by them */
 	char **free_keeps;

@@ -19,13 +19,15 @@ static void account_endpoint(const struct input *in, const struct endpoint *ep)
 		log_info("input \"%s\": listening on %s %s", in->cf->name, in->type->name, ep->name);
 		return;
 	}
-	log_info("input \"%s\": listening on %s %s with %u socket%s, receive buffer %s each", in->cf->name, in->type->name,
-		 ep->name, ep->n_fds, ep->n_fds == 1 ? "" : "s",
+	log_info("input \"%s\": listening on %s %s with %u socket%s, receive buffer %s each", in->cf->name,
+		 in->type->name, ep->name, ep->n_fds, ep->n_fds == 1 ? "" : "s",
 		 text_format_bytes(got, sizeof got, ep->receive_buffer_bytes));
 	if (ep->receive_buffer_bytes < want)
-		log_warn("input \"%s\": %s %s got a receive buffer of %s, asked for %s: set sysctl net.core.rmem_max=%llu, or "
+		log_warn("input \"%s\": %s %s got a receive buffer of %s, asked for %s: set sysctl "
+			 "net.core.rmem_max=%llu, or "
 			 "start as root",
-			 in->cf->name, in->type->name, ep->name, text_format_bytes(got, sizeof got, ep->receive_buffer_bytes),
+			 in->cf->name, in->type->name, ep->name,
+			 text_format_bytes(got, sizeof got, ep->receive_buffer_bytes),
 			 text_format_bytes(asked, sizeof asked, want), (ull)want);
 }
 
@@ -39,10 +41,11 @@ void account_start(struct master *m)
 		const struct output *out = &m->outputs[i];
 		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
 			log_info("output \"%s\": kafka, topic %s, format %s, overflow %s", out->cf->name,
-				 output_backend_name(out, 0, name, sizeof name), conf_word(out->cf->format), conf_word(out->overflow));
+				 output_backend_name(out, 0, name, sizeof name), conf_word(out->cf->format),
+				 conf_word(out->overflow));
 		else
-			log_info("output \"%s\": %s, %u backend%s, overflow %s", out->cf->name, out->type->name, out->n_backends,
-				 out->n_backends == 1 ? "" : "s", conf_word(out->overflow));
+			log_info("output \"%s\": %s, %u backend%s, overflow %s", out->cf->name, out->type->name,
+				 out->n_backends, out->n_backends == 1 ? "" : "s", conf_word(out->overflow));
 	}
 }
 
@@ -95,7 +98,8 @@ static void account_input(const struct master *m, const struct input *in)
 			((uint64_t *)&sum)[k] += st[k];
 	}
 	uint64_t dropped = sum.dropped_too_long_lines + sum.dropped_truncated_lines + sum.dropped_shutdown_lines;
-	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + %llu dropped + "
+	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + "
+		 "%llu dropped + "
 		 "%llu lost at death",
 		 in->cf->name, (ull)sum.received_lines, (ull)sum.to_outputs_lines, (ull)sum.invalid_lines,
 		 (ull)sum.empty_lines, (ull)sum.command_lines, (ull)dropped, (ull)sum.lost_at_death_lines);
@@ -135,11 +139,12 @@ static void account_output(const struct master *m, const struct output *out)
 		for (size_t k = 0; k < sizeof all / sizeof(uint64_t); k++)
 			((uint64_t *)&all)[k] += ((uint64_t *)&be)[k];
 		if (be.dropped_shutdown_records + be.unconfirmed_records > 0)
-			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed", out->cf->name,
-				 output_backend_name(out, i, name, sizeof name),
+			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed",
+				 out->cf->name, output_backend_name(out, i, name, sizeof name),
 				 (ull)be.dropped_shutdown_records, (ull)be.unconfirmed_records);
 	}
-	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu lost at death",
+	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
+		 "lost at death",
 		 out->cf->name, (ull)offered, (ull)all.delivered_records, (ull)all.unconfirmed_records,
 		 (ull)all.failed_records, (ull)dropped_by(&all), (ull)(all.lost_at_death_records + held_lost));
 }

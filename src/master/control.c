@@ -95,14 +95,16 @@ static void answer(struct client *c)
 	while (i < ARRAY_LEN(commands) && strcmp(commands[i].name, c->line) != 0)
 		i++;
 	if (i == ARRAY_LEN(commands))
-		text_add(&t, "error \"%s\" is no command of this millrace", text_escape(shown, sizeof shown, c->line, strlen(c->line)));
+		text_add(&t, "error \"%s\" is no command of this millrace",
+			 text_escape(shown, sizeof shown, c->line, strlen(c->line)));
 	else if (commands[i].takes_arg != (arg != NULL))
 		text_add(&t, "error %s takes %s", c->line, commands[i].takes_arg ? "one word" : "nothing");
 	else
 		commands[i].ask(c->control->m, arg ? arg : "", &t, &fd);
 	text_add(&t, "\n");
 	if (t.s)
-		net_send_fd(c->fd, t.s, t.len, fd); /* short: fits the socket's buffer, or the client has its own trouble */
+		net_send_fd(c->fd, t.s, t.len,
+			    fd); /* short: fits the socket's buffer, or the client has its own trouble */
 	if (fd != -1)
 		close(fd);
 	text_free(&t);

@@ -64,5 +64,6 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 	text_add(t, "; lost at most %llu lines (%llu read and not yet handed over, %llu queued or not acknowledged)",
 		 (unsigned long long)(in_hand + queued), (unsigned long long)in_hand, (unsigned long long)queued);
 	if (connections)
-		text_add(t, " and what %llu open connections had sent and nobody read", (unsigned long long)connections);
+		text_add(t, " and what %llu open connections had sent and nobody read",
+			 (unsigned long long)connections);
 }

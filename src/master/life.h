@@ -19,10 +19,10 @@ enum life_state { LIFE_VACANT, LIFE_STARTING, LIFE_READY, LIFE_DRAINING, LIFE_FA
 
 struct life {
 	enum life_state state;
-	uint64_t since_us;   /* the state began */
-	uint64_t start_at_us; /* VACANT: the next tenant starts then */
+	uint64_t since_us;        /* the state began */
+	uint64_t start_at_us;     /* VACANT: the next tenant starts then */
 	uint64_t vacant_since_us; /* nobody has been READY since */
-	unsigned deaths;     /* without 60 s of health between them */
+	unsigned deaths;          /* without 60 s of health between them */
 };
 
 void life_init(struct life *l, uint64_t now_us);

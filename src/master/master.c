@@ -146,7 +146,8 @@ static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 	slots_look(timer->data);
 }
 
-/* -- start ------------------------------------------------------------------------------------------------------------ */
+/* -- start ------------------------------------------------------------------------------------------------------------
+ */
 
 /* 1,000 backends and many connections in each worker: take all descriptors that we may have. */
 static void raise_open_files(void)

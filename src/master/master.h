@@ -18,8 +18,8 @@ struct slot {
 	struct master *m;
 	unsigned number;
 	struct life life;
-	pid_t pid;   /* 0: none */
-	int link;    /* our end; -1: none */
+	pid_t pid; /* 0: none */
+	int link;  /* our end; -1: none */
 	struct ev_io io;
 	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
 	struct stats_page *page;

@@ -174,7 +174,8 @@ static void describe_end(struct text *t, int status)
 static void died(struct slot *s, int status)
 {
 	struct master *m = s->m;
-	bool left_clean = WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_EXIT_CLEAN || WEXITSTATUS(status) == WORKER_EXIT_LEFT);
+	bool left_clean =
+	    WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_EXIT_CLEAN || WEXITSTATUS(status) == WORKER_EXIT_LEFT);
 	bool for_good = WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_FATAL;
 	bool was_asked = m->is_draining && left_clean;
 	struct text t = {0};

@@ -22,21 +22,25 @@ static int explain_bind(struct err *err, int code, const char *what, const char 
 {
 	switch (code) {
 	case EADDRINUSE:
-		return err_set(err, -code,
-			       "Cannot listen on %s %s: the address is in use by another program (ss -lnp shows which); stop "
-			       "it or choose another port.",
-			       what, name);
+		return err_set(
+		    err, -code,
+		    "Cannot listen on %s %s: the address is in use by another program (ss -lnp shows which); stop "
+		    "it or choose another port.",
+		    what, name);
 	case EACCES:
 	case EPERM:
-		return err_set(err, -code,
-			       "Cannot listen on %s %s: permission denied; ports below 1024 need root or CAP_NET_BIND_SERVICE, "
-			       "a socket file needs a folder that this user may write to.",
-			       what, name);
+		return err_set(
+		    err, -code,
+		    "Cannot listen on %s %s: permission denied; ports below 1024 need root or CAP_NET_BIND_SERVICE, "
+		    "a socket file needs a folder that this user may write to.",
+		    what, name);
 	case EADDRNOTAVAIL:
-		return err_set(err, -code, "Cannot listen on %s %s: this machine has no such address (ip address shows them).",
+		return err_set(err, -code,
+			       "Cannot listen on %s %s: this machine has no such address (ip address shows them).",
 			       what, name);
 	case ENOENT:
-		return err_set(err, -code, "Cannot listen on %s %s: the folder does not exist; make it first.", what, name);
+		return err_set(err, -code, "Cannot listen on %s %s: the folder does not exist; make it first.", what,
+			       name);
 	default:
 		return err_set(err, -code, "Cannot listen on %s %s: %s.", what, name, strerror(code));
 	}
@@ -51,8 +55,8 @@ int net_address_listen(struct net_address *a, const char *what, const char *host
 	snprintf(service, sizeof service, "%u", port);
 	int r = getaddrinfo(host, service, &hints, &found);
 	if (r != 0)
-		return err_set(err, -EINVAL, "Cannot listen on %s %s:%u: %s; give a numeric address of this machine.", what, host,
-			       port, gai_strerror(r));
+		return err_set(err, -EINVAL, "Cannot listen on %s %s:%u: %s; give a numeric address of this machine.",
+			       what, host, port, gai_strerror(r));
 	memcpy(&a->sa, found->ai_addr, found->ai_addrlen);
 	a->len = found->ai_addrlen;
 	freeaddrinfo(found);
@@ -137,8 +141,9 @@ int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 	const char *what = type == SOCK_DGRAM ? "unixgram" : "unix";
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof sun.sun_path)
-		return err_set(err, -ENAMETOOLONG, "Cannot listen on %s %s: the path is longer than %zu bytes; choose a shorter one.",
-			       what, path, sizeof sun.sun_path - 1);
+		return err_set(err, -ENAMETOOLONG,
+			       "Cannot listen on %s %s: the path is longer than %zu bytes; choose a shorter one.", what,
+			       path, sizeof sun.sun_path - 1);
 	strcpy(sun.sun_path, path);
 	int fd = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd == -1)
@@ -164,7 +169,8 @@ int net_reuseport_random(int fd, unsigned n, struct err *err)
 	};
 	struct sock_fprog program = {.len = ARRAY_LEN(code), .filter = code};
 	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) == -1)
-		return err_set(err, -errno, "Cannot spread datagrams by packet: %s; use spread: flow or shared.", strerror(errno));
+		return err_set(err, -errno, "Cannot spread datagrams by packet: %s; use spread: flow or shared.",
+			       strerror(errno));
 	return 0;
 }
 

@@ -223,6 +223,7 @@ struct kafka {
 	uint64_t now_us, opened_us;
 	bool is_draining, is_closing, is_stuck;
 
+	bool is_asking; /* the topic is in doubt: nothing is handed over before the next answer */
 	rd_kafka_resp_err_t topic_error; /* why there are no targets */
 	uint64_t topic_error_us;	 /* since when */
 	uint64_t grace_us;
@@ -248,6 +249,7 @@ void kafka_end_old(struct kafka *k);
 void kafka_end_all(struct kafka *k);
 /* How many partitions there are is known, or has changed. */
 void kafka_set_partitions(struct kafka *k, unsigned partitions);
+void kafka_doubt_topic(struct kafka *k);
 void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why);
 int kafka_builders_init(struct kafka *k, unsigned n);
 void kafka_builders_fini(struct kafka *k);

@@ -15,7 +15,7 @@
 
 static void watch(struct source *s)
 {
-	if (s->is_watched || s->in->held)
+	if (s->is_watched || s->in->held || s->fd == -1)
 		return;
 	s->is_watched = true;
 	ev_io_start(s->in->loop, &s->io);
@@ -60,14 +60,17 @@ static void read_next_turn(struct worker *w, struct source *s)
 
 static void read_at_tick(struct worker *w, struct source *s, uint64_t wait_us)
 {
+	uint64_t at_us = clock_us() + wait_us;
 	unwatch(s);
 	queue_remove(s);
 	queue_add(&w->waiting, s);
-	if (w->tick_is_set)
+	if (w->tick_is_set && w->tick_at_us <= at_us)
 		return;
-	struct itimerspec due = {.it_value = {.tv_sec = (time_t)(wait_us / 1000000), .tv_nsec = (long)(wait_us % 1000000 * 1000)}};
+	struct itimerspec due = {.it_value = {.tv_sec = (time_t)(wait_us / 1000000),
+					      .tv_nsec = (long)(wait_us % 1000000 * 1000)}};
 	timerfd_settime(w->tick.fd, 0, &due, NULL);
 	w->tick_is_set = true;
+	w->tick_at_us = at_us;
 }
 
 /* -- the batch in hand ----------------------------------------------------------------------------------------- */
@@ -126,9 +129,11 @@ static bool route(struct worker *w, struct input *in)
 			break;
 		offer_anew(w, in, OUTPUT_WANTS_LINES);
 	}
-	in->reading = NULL;
 	publish(w, in);
 	input_published(in, true);
+	if (in->type->give)
+		in->type->give(in->reading);
+	in->reading = NULL;
 	return true;
 }
 
@@ -150,8 +155,11 @@ static void hold(struct worker *w, struct input *in)
 /* Tells the source's coalescing what a drain found: how long to rest. */
 static uint64_t found_now(struct worker *w, struct source *s, uint64_t found, uint64_t bytes)
 {
+	if (s->fd == -1)
+		return s->poll_us = coalesce_poll_us(s->poll_us, found);
 	bool was_dense = s->coalesce.dense;
-	uint64_t wait_us = coalesce_wait_us(&s->coalesce, s->in->cf, s->receive_buffer_bytes, clock_us(), found, bytes);
+	uint64_t wait_us =
+	    coalesce_wait_us(&s->coalesce, s->in->cf, s->receive_buffer_bytes, clock_us(), found, bytes);
 	w->dense_sources += (unsigned)s->coalesce.dense - (unsigned)was_dense;
 	return w->stage == WORKER_SERVING ? wait_us : 0;
 }
@@ -182,6 +190,8 @@ static void drain(struct worker *w, struct source *s)
 		in->type->end(s);
 	} else if (wait_us > 0) {
 		read_at_tick(w, s, wait_us);
+	} else if (s->fd == -1) {
+		read_next_turn(w, s);
 	} else {
 		queue_remove(s);
 		watch(s);

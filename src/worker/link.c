@@ -21,7 +21,8 @@ static void adopt(struct worker *w, const struct link_message *m, int fd)
 	if (!may && fd != -1)
 		close(fd);
 	if (!may || input_adopt(&w->inputs[m->input], fd, m->slot) != 0)
-		log_warn("cannot read the socket of worker %u for input %u; it waits for its next worker", m->slot, m->input);
+		log_warn("cannot read the socket of worker %u for input %u; it waits for its next worker", m->slot,
+			 m->input);
 	else
 		log_info("reading input \"%s\" for worker %u, too", w->inputs[m->input].cf->name, m->slot);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of a worker: closes what is not its own, opens outputs and inputs, says READY, loops, drains, leaves. The data
- * path is in drain.c. Binds nothing, restarts nothing.
+ * The life of a worker: closes what is not its own, opens outputs and inputs, says READY, loops, drains, leaves. The
+ * data path is in drain.c. Binds nothing, restarts nothing.
  */
 #include "worker.h"
 

@@ -9,7 +9,7 @@
 
 enum worker_stage {
 	WORKER_SERVING,
-	WORKER_DRAINING_INPUTS,	 /* reading what the kernel holds already */
+	WORKER_DRAINING_INPUTS,  /* reading what the kernel holds already */
 	WORKER_DRAINING_OUTPUTS, /* waiting for the last acknowledgement */
 	WORKER_DONE,
 };
@@ -27,12 +27,12 @@ struct worker {
 	enum worker_stage stage;
 	unsigned dense_sources; /* that rest between reads */
 
-	struct source *ready;	/* have more: read at the next turn */
+	struct source *ready;   /* have more: read at the next turn */
 	struct source *waiting; /* rest until the tick */
-	struct ev_idle again;	/* keeps the loop from waiting while `ready` is not empty */
-	struct ev_io tick;	/* a timerfd: libev's timers have a grain of 1 ms */
+	struct ev_idle again;   /* keeps the loop from waiting while `ready` is not empty */
+	struct ev_io tick;      /* a timerfd: libev's timers have a grain of 1 ms */
 	bool tick_is_set;
-	uint64_t tick_us;
+	uint64_t tick_at_us; /* when it is set: then */
 
 	struct ev_prepare before_wait;
 	struct ev_io link, signals;

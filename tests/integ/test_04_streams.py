@@ -42,8 +42,8 @@ def cases():
                 yield text, [b"before:1|c", *good] + [b"after:1|c"] * ended, len(good) == 0
 
 
-@pytest.mark.parametrize("transport", STREAMS)
-@pytest.mark.parametrize("piece", [None, 4096, LONGEST, LONGEST + 1, LONGEST + 2], ids=lambda p: f"pieces-{p}")
+@pytest.mark.parametrize("transport,piece", [
+    ("tcp", None), ("tcp", LONGEST + 1), ("unix", None), ("unix", 4096), ("unix", LONGEST), ("unix", LONGEST + 1), ("unix", LONGEST + 2)])
 def test_long_lines(bench, transport, piece):
     """A line of 65,507 bytes arrives; a longer one is counted and skipped whole; its neighbours arrive."""
     backend = Collector(bench)
@@ -88,7 +88,7 @@ def test_chunks_cut_at_every_byte(bench, transport):
     backend = Collector(bench)
     millrace = bench.millrace(conf=one_input(bench, transport, backend.addresses))
     rows = [r for r in line_table() if r[0] != b"status"]
-    rows = rows if transport == "unix" else rows[:12]
+    rows = rows if transport == "unix" else rows[:8]
     text = b"\n".join(r[0] for r in rows)
     wanted = [as_forwarded(r[0]) for r in rows if r[1] == "F"]
     for cut in range(1, len(text)):

@@ -141,7 +141,7 @@ def test_killed_during_start(bench):
     millrace.wait_line(r"millrace is serving with 2 workers")
     numbers = Numbers(bench, sink)
     killed = {first}
-    for _ in range(4):  # each as soon as it is there: ready or not
+    for _ in range(2):  # each as soon as it is there: ready or not
         pid = wait_ready(millrace)[0]
         killed.add(pid)
         os.kill(pid, signal.SIGKILL)

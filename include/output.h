@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * output: where records go. One table of functions for each type; the worker knows nothing else of them.
+ *
+ * Accounting: send() counts all records of the batch as offered at once and holds what it does not take
+ * (stats_output.held_records); every record then belongs to one backend's account. All changes go to the draft of the
+ * slot's page; the worker publishes after each turn, so between two calls of these functions the account balances.
+ */
+#ifndef OUTPUT_H
+#define OUTPUT_H
+
+#include <base.h>
+#include <batch.h>
+#include <conf.h>
+#include <stats.h>
+
+struct ev_loop;
+struct net_resolver;
+struct output;
+
+enum output_wants { OUTPUT_WANTS_LINES, OUTPUT_WANTS_ITEMS };
+
+struct output_type {
+	const char *name;
+	/* Master: what is wrong with the options of this type beyond what src/conf knows, a line each in the form of the
+	 * errors of conf; `path` is the file's name. Returns how many. NULL: nothing to check. */
+	size_t (*check)(const struct conf_output *cf, const char *path, struct text *errors);
+	/* Master, before fork: makes what all workers share (out->shared). 0, or -errno with err. */
+	int (*prepare)(struct output *out, struct err *err);
+	/* Worker: opens sockets, starts threads and timers. A peer that is away is no error. 0, or -errno with err. */
+	int (*open)(struct output *out, struct err *err);
+	/* Worker: takes records of the batch from b->taken[out->index] on and advances that. Never blocks. Takes all,
+	 * unless overflow is `block` and there is no room: then it takes what fits, and calls out->on_room (from the
+	 * loop, not from within send) when it is worth trying again. `b` is the same batch then. */
+	void (*send)(struct output *out, struct batch *b);
+	/* Worker: after each turn of drains and before the loop waits: sends what is due, looks at acknowledgements.
+	 * Under dense traffic (out->dense) partly filled buffers may wait until flush_delay. */
+	void (*pump)(struct output *out, uint64_t now_us);
+	/* Worker: no new records will come; from now on pump waits for nothing. */
+	void (*drain)(struct output *out);
+	/* Records queued or in flight. */
+	uint64_t (*pending)(const struct output *out);
+	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for each
+	 * backend with something left, then frees. */
+	void (*close)(struct output *out);
+};
+
+struct output {
+	const struct output_type *type;
+	const struct conf_output *cf;
+	unsigned index;		/* in the configuration and in stats */
+	unsigned first_backend; /* stats index of its first BACKEND block … */
+	unsigned n_backends;	/* … of so many: the remotes of a statsite output, 1 of a kafka output */
+	enum conf_words overflow; /* CONF_OVERFLOW_BLOCK, …_DROP_NEWEST, …_DROP_OLDEST; never AUTO */
+	enum output_wants wants;
+	bool wants_from; /* the sender of each item */
+	void *shared; /* of prepare */
+
+	/* set by the worker before open */
+	struct ev_loop *loop;
+	struct net_resolver *resolver;
+	struct stats_page *page;
+	unsigned slot, n_slots;
+	void (*on_room)(struct output *out);
+	void *worker; /* the worker's own, for on_room */
+	bool dense;
+
+	void *impl; /* of open */
+};
+
+/* Master: fills in type, cf, index, overflow, wants, first_backend and n_backends, and prepares. 0, or -errno with err. */
+int output_init(struct output *out, const struct conf *cf, size_t index, struct err *err);
+/* Master: the check of every output's type. Returns how many errors were added, a line each. */
+size_t output_check(const struct conf *cf, struct text *errors);
+/* Name and transport ("tcp", "udp", "kafka") of the output's BACKEND block i, for people. buf of at least 300 bytes. */
+const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size);
+const char *output_backend_transport(const struct output *out, unsigned i);
+
+/* -- which backend gets a key ------------------------------------------------------------------------------------------ */
+
+/* rendezvous: slot of the hash → backend; modulo: hash modulo n → backend. Memory of its own (shared when made before
+ * fork), so that workers read it. Also used by millracectl. */
+struct shards {
+	bool modulo;
+	uint32_t n;	/* entries of map */
+	uint16_t map[]; /* index into conf_output.backends */
+};
+/* NULL when memory is short. Freed by shards_free. Takes about 1 ms a backend for rendezvous. */
+struct shards *shards_new(const struct conf_output *cf);
+void shards_free(struct shards *s);
+static inline uint32_t shards_index(const struct shards *s, uint32_t hash)
+{
+	return s->modulo ? hash % s->n : hash >> 16;
+}
+static inline uint32_t shards_backend(const struct shards *s, uint32_t hash)
+{
+	return s->map[shards_index(s, hash)];
+}
+
+#endif

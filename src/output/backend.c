@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backend: the life of one remote in one worker (states in statsite.h), what a full queue means, its part of the
+ * account and its log lines: one for each change of state, not one for each attempt. Worker only. What is particular to
+ * TCP and UDP is in backend_tcp.c and backend_udp.c.
+ */
+#include "statsite.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, LABEL_BYTES = 300 };
+
+/* -- account --------------------------------------------------------------------------------------------------------- */
+
+void backend_account(struct backend *be)
+{
+	struct statsite *st = be->st;
+	struct stats_backend *d = be->draft;
+	const struct queue *q = &be->queue;
+	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q);
+
+	d->offered_records += q->put_lines - be->counted_lines;
+	be->counted_lines = q->put_lines;
+	d->queued_records = unsent_lines;
+	d->in_flight_records = flight_lines;
+	d->queued_bytes = queue_held_bytes(q);
+	st->pending_lines += unsent_lines + flight_lines - be->counted_pending_lines;
+	be->counted_pending_lines = unsent_lines + flight_lines;
+	stats_touch(st->out->page, STATS_BACKEND, st->out->first_backend + (unsigned)(be - st->backends));
+}
+
+/* -- log --------------------------------------------------------------------------------------------------------------- */
+
+/* HOST:PORT, fit for a log line. */
+static const char *label(const struct backend *be, char *buf, size_t size)
+{
+	char address[LABEL_BYTES];
+	conf_backend_address(be->cf, address, sizeof(address));
+	return text_escape(buf, size, address, strlen(address));
+}
+
+/* A cut cable may take a thousand backends down at once: the first of each second are named, the others counted. */
+static bool may_log(struct statsite *st, uint64_t now_us)
+{
+	if (now_us - st->log_window_us >= LOG_WINDOW_US) {
+		if (st->log_held > 0)
+			log_warn("output %s: %llu more backends changed their state", st->out->cf->name,
+				 (unsigned long long)st->log_held);
+		st->log_window_us = now_us;
+		st->log_lines = st->log_held = 0;
+	}
+	if (++st->log_lines <= LOG_WINDOW_LINES)
+		return true;
+	st->log_held++;
+	return false;
+}
+
+static uint64_t dropped_lines(const struct backend *be)
+{
+	return be->draft->dropped_queue_full_records + be->draft->dropped_memory_records;
+}
+
+static void log_down(struct backend *be, const char *why)
+{
+	char name[LABEL_BYTES], limit[32];
+	uint64_t now_us = clock_us();
+	if (be->down_us != 0)
+		return;
+	be->down_us = now_us;
+	be->dropped_at_down = dropped_lines(be);
+	be->is_down_logged = may_log(be->st, now_us);
+	if (be->is_down_logged)
+		log_warn("backend %s down: %s; holding up to %s", label(be, name, sizeof(name)), why,
+			 text_format_bytes(limit, sizeof(limit), be->queue.limit_bytes));
+}
+
+static void log_up(struct backend *be)
+{
+	char name[LABEL_BYTES], away[32];
+	if (be->down_us == 0)
+		log_debug("backend %s up", label(be, name, sizeof(name)));
+	else if (be->is_down_logged)
+		log_info("backend %s up after %s, %llu dropped", label(be, name, sizeof(name)),
+			 text_format_time(away, sizeof(away), clock_us() - be->down_us),
+			 (unsigned long long)(dropped_lines(be) - be->dropped_at_down));
+	be->down_us = 0;
+}
+
+/* -- connecting -------------------------------------------------------------------------------------------------------- */
+
+static void on_resolved(void *arg, const struct net_address *a, const char *why_not)
+{
+	struct backend *be = arg;
+	be->query = NULL;
+	if (a == NULL)
+		backend_lost(be, why_not);
+	else if ((backend_is_tcp(be) ? backend_tcp_connect : backend_udp_connect)(be, a) == -1)
+		backend_lost(be, strerror(errno));
+	statsite_after_event(be->st);
+}
+
+void backend_start(struct backend *be)
+{
+	struct output *out = be->st->out;
+	be->state = BACKEND_RESOLVING;
+	be->query = net_resolve(out->resolver, be->cf->host, be->cf->port, on_resolved, be);
+	if (be->query == NULL)
+		backend_lost(be, strerror(ENOMEM));
+}
+
+void backend_hurry(struct backend *be)
+{
+	be->delay_us = 0;
+	if (be->state != BACKEND_WAITING)
+		return;
+	ev_timer_stop(be->st->out->loop, &be->timer);
+	backend_start(be);
+}
+
+static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop, (void)revents;
+	struct backend *be = w->data;
+	if (be->state == BACKEND_WAITING)
+		backend_start(be);
+	else
+		backend_lost(be, strerror(ETIMEDOUT));
+	statsite_after_event(be->st);
+}
+
+static void on_io(struct ev_loop *loop, ev_io *w, int revents)
+{
+	(void)loop;
+	struct backend *be = w->data;
+	be->st->now_us = clock_us();
+	if (be->state == BACKEND_CONNECTING) {
+		backend_tcp_connected(be);
+	} else {
+		if (revents & EV_READ)
+			(backend_is_tcp(be) ? backend_tcp_read : backend_udp_read)(be);
+		if (revents & EV_WRITE && be->state == BACKEND_UP && be->is_blocked) {
+			backend_set_blocked(be, false);
+			backend_send(be);
+		}
+	}
+	backend_account(be);
+	statsite_after_event(be->st);
+}
+
+void backend_watch(struct backend *be)
+{
+	struct ev_loop *loop = be->st->out->loop;
+	bool wants_write = be->state == BACKEND_CONNECTING || (be->is_blocked && !be->is_short);
+	int events = (be->state == BACKEND_UP ? EV_READ : 0) | (wants_write ? EV_WRITE : 0);
+	if (ev_is_active(&be->io) && (be->io.events & (EV_READ | EV_WRITE)) == events)
+		return;
+	ev_io_stop(loop, &be->io);
+	ev_io_set(&be->io, be->fd, events);
+	ev_io_start(loop, &be->io);
+}
+
+void backend_set_blocked(struct backend *be, bool is_blocked)
+{
+	be->is_blocked = is_blocked;
+	queue_set_watermark(&be->queue, is_blocked ? UINT64_MAX : SEND_BYTES);
+	backend_watch(be);
+}
+
+void backend_up(struct backend *be)
+{
+	be->state = BACKEND_UP;
+	be->connected_us = clock_us();
+	ev_timer_stop(be->st->out->loop, &be->timer);
+	be->draft->up = 1;
+	be->draft->connects++;
+	be->is_short = false;
+	backend_set_blocked(be, false);
+	log_up(be);
+	backend_send(be);
+	backend_account(be);
+}
+
+/* -- losing ------------------------------------------------------------------------------------------------------------ */
+
+static void close_socket(struct backend *be)
+{
+	struct ev_loop *loop = be->st->out->loop;
+	ev_io_stop(loop, &be->io);
+	ev_timer_stop(loop, &be->timer);
+	if (be->query != NULL)
+		net_query_cancel(be->query);
+	be->query = NULL;
+	if (be->fd != -1)
+		close(be->fd);
+	be->fd = -1;
+	statsite_not_due(be);
+	statsite_settled(be);
+	be->draft->up = 0;
+}
+
+/* A connection that held for a while earns a quick retry; one that breaks at once, or never came, waits longer each
+ * time. Half of the wait is random, so that a thousand workers do not return to a restarted backend in step. */
+static void wait_for_retry(struct backend *be, bool was_up)
+{
+	struct statsite *st = be->st;
+	const struct conf_output *cf = st->out->cf;
+	bool has_lasted = was_up && clock_us() - be->connected_us >= 4 * cf->reconnect_min;
+	if (be->delay_us == 0 || has_lasted || st->is_draining)
+		be->delay_us = cf->reconnect_min;
+	else
+		be->delay_us = MIN(be->delay_us * 2, MAX(cf->reconnect_max, cf->reconnect_min));
+	st->random ^= st->random << 13;
+	st->random ^= st->random >> 7;
+	st->random ^= st->random << 17;
+	uint64_t half_us = be->delay_us / 2, wait_us = half_us + st->random % (half_us + 1);
+	ev_timer_set(&be->timer, (double)wait_us / 1e6, 0.);
+	ev_timer_start(st->out->loop, &be->timer);
+}
+
+void backend_lost(struct backend *be, const char *why)
+{
+	bool was_up = be->state == BACKEND_UP;
+	if (was_up && backend_is_tcp(be)) {
+		backend_tcp_settle(be);
+		be->draft->at_risk_records += risk_lines(&be->risk);
+	}
+	be->state = BACKEND_WAITING;
+	close_socket(be);
+	be->is_blocked = be->is_short = false;
+	if (was_up) {
+		be->draft->disconnects++;
+		be->draft->resent_records += queue_rewind(&be->queue);
+	} else {
+		be->draft->connect_failures++;
+	}
+	queue_set_watermark(&be->queue, UINT64_MAX);
+	log_down(be, why);
+	wait_for_retry(be, was_up);
+	backend_account(be);
+}
+
+/* -- putting and sending ------------------------------------------------------------------------------------------------- */
+
+void backend_send(struct backend *be)
+{
+	if (!backend_can_send(be))
+		return;
+	statsite_not_due(be);
+	(backend_is_tcp(be) ? backend_tcp_send : backend_udp_send)(be);
+}
+
+static void refuse(struct backend *be, uint64_t *reason)
+{
+	be->draft->offered_records++;
+	++*reason;
+}
+
+bool backend_put_slowly(struct backend *be, const struct line *l)
+{
+	struct statsite *st = be->st;
+	struct queue *q = &be->queue;
+	if (backend_can_send(be) && queue_unsent_bytes(q) + l->len + 1 > SEND_BYTES)
+		backend_send(be);
+	for (;;) {
+		enum queue_room room = queue_reserve(q, l->len);
+		if (room == QUEUE_ROOM) {
+			queue_put(q, l->bytes, l->len);
+			return true;
+		}
+		/* What was acknowledged since the last look makes room; asked at most once a tick, not once a line. */
+		if (be->is_unsettled && backend_is_tcp(be) && st->now_us >= be->poll_us) {
+			be->poll_us = st->now_us + ACK_TICK_US;
+			if (backend_tcp_settle(be))
+				continue;
+		}
+		if (st->out->overflow == CONF_OVERFLOW_BLOCK)
+			return false;
+		uint64_t *reason =
+		    room == QUEUE_FULL ? &be->draft->dropped_queue_full_records : &be->draft->dropped_memory_records;
+		uint64_t dropped = 0;
+		if (st->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
+			dropped = queue_drop_oldest(q, room == QUEUE_FULL ? l->len + 1 : CHUNK_SMALL_ROOM);
+		*reason += dropped;
+		if (dropped == 0) {
+			refuse(be, reason);
+			return true;
+		}
+	}
+}
+
+bool backend_has_room(const struct backend *be, uint32_t len)
+{
+	const struct queue *q = &be->queue;
+	uint64_t held_bytes = queue_held_bytes(q), need_bytes = MAX(q->limit_bytes / 4, len + UINT64_C(1));
+	return held_bytes + need_bytes <= q->limit_bytes && pool_has_chunk(q->pool, len + 1, q->n_chunks < 2);
+}
+
+/* -- beginning and end -------------------------------------------------------------------------------------------------- */
+
+void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft)
+{
+	*be = (struct backend){.st = st, .cf = cf, .draft = draft, .fd = -1};
+	queue_init(&be->queue, &st->pool, st->out->cf->queue_limit);
+	ev_init(&be->io, on_io);
+	ev_init(&be->timer, on_timer);
+	be->io.data = be->timer.data = be;
+	draft->up = 0;
+	backend_account(be);
+}
+
+void backend_close(struct backend *be)
+{
+	char name[LABEL_BYTES];
+	struct queue *q = &be->queue;
+	bool is_connected = be->state == BACKEND_UP && backend_is_tcp(be);
+	if (is_connected)
+		backend_tcp_settle(be);
+	uint64_t unsent = queue_unsent_lines(q), flight = queue_flight_lines(q);
+	be->draft->dropped_shutdown_records += unsent;
+	be->draft->unconfirmed_records += flight;
+	if (unsent + flight > 0)
+		log_warn("backend %s: %llu lines not sent, %llu sent and not acknowledged at the end",
+			 label(be, name, sizeof(name)), (unsigned long long)unsent, (unsigned long long)flight);
+	if (is_connected)
+		backend_tcp_close(be);
+	close_socket(be);
+	queue_clear(q);
+	backend_account(be);
+}

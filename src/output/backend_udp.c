@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * backend_udp: datagrams to a backend, cut at line ends, without the newline of their last line. Worker only. Delivered
+ * means that our kernel took it; an ICMP refusal tells of an earlier datagram and is only counted as a hint. What the
+ * peer sends is thrown away.
+ */
+#include "statsite.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+
+enum { DATAGRAMS = 64, READ_TIMES = 16 };
+
+/* A run of datagrams, cut from the queue where they lie. */
+struct burst {
+	unsigned n;
+	struct mmsghdr msgs[DATAGRAMS];
+	struct iovec iov[DATAGRAMS];
+};
+
+int backend_udp_connect(struct backend *be, const struct net_address *a)
+{
+	be->fd = socket(a->sa.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (be->fd == -1 || connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1)
+		return -1;
+	backend_up(be);
+	return 0;
+}
+
+/* Bytes of the next datagram with its last newline: as many lines as fit in max, at least one. */
+static size_t cut(const char *p, size_t len, size_t max)
+{
+	if (len <= max + 1)
+		return len;
+	const char *newline = memrchr(p, '\n', max + 1);
+	if (newline == NULL)
+		newline = memchr(p + max + 1, '\n', len - max - 1);
+	BUG_ON(newline == NULL);
+	return (size_t)(newline + 1 - p);
+}
+
+/* max 0: each line alone. */
+static void gather(struct burst *s, const struct queue *q, size_t max)
+{
+	struct iovec pieces[DATAGRAMS];
+	unsigned n_pieces = queue_unsent(q, pieces, DATAGRAMS, TURN_BYTES + LINE_MAX_BYTES);
+	s->n = 0;
+	for (unsigned i = 0; i < n_pieces && s->n < DATAGRAMS; i++) {
+		const char *p = pieces[i].iov_base;
+		/* the last piece may end in the middle of a line: only its whole lines */
+		const char *newline = memrchr(p, '\n', pieces[i].iov_len);
+		size_t len = newline != NULL ? (size_t)(newline + 1 - p) : 0;
+		while (len > 0 && s->n < DATAGRAMS) {
+			size_t n = max > 0 ? cut(p, len, max) : (size_t)((const char *)memchr(p, '\n', len) + 1 - p);
+			s->iov[s->n] = (struct iovec){.iov_base = (char *)p, .iov_len = n - 1};
+			s->msgs[s->n] = (struct mmsghdr){.msg_hdr = {.msg_iov = &s->iov[s->n], .msg_iovlen = 1}};
+			s->n++;
+			p += n;
+			len -= n;
+		}
+	}
+}
+
+static size_t count_sent(struct backend *be, const struct burst *s, unsigned n)
+{
+	struct queue *q = &be->queue;
+	size_t bytes = 0;
+	for (unsigned i = 0; i < n; i++)
+		bytes += s->iov[i].iov_len;
+	be->draft->sent_bytes += bytes;
+	be->draft->sends++;
+	bytes += n; /* their last newlines */
+	uint64_t lines = q->done_lines;
+	queue_sent(q, bytes);
+	queue_acked(q, bytes);
+	be->draft->delivered_records += q->done_lines - lines;
+	be->draft->delivered_bytes += bytes;
+	return bytes;
+}
+
+static void wait_for(struct backend *be, bool is_short)
+{
+	be->is_short = is_short;
+	backend_set_blocked(be, true);
+	if (is_short)
+		statsite_unsettled(be);
+}
+
+void backend_udp_send(struct backend *be)
+{
+	struct queue *q = &be->queue;
+	struct burst s;
+	size_t max = be->st->out->cf->max_datagram, turn_bytes = 0;
+	int refused = 0;
+	statsite_settled(be);
+	while (queue_unsent_lines(q) > 0) {
+		if (turn_bytes >= TURN_BYTES) {
+			wait_for(be, false);
+			return;
+		}
+		gather(&s, q, max);
+		int n = sendmmsg(be->fd, s.msgs, s.n, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n > 0) {
+			turn_bytes += count_sent(be, &s, (unsigned)n);
+			refused = 0;
+			continue;
+		}
+		/* The error is about the first datagram, which was not sent. */
+		switch (errno) {
+		case EINTR:
+			continue;
+		case ECONNREFUSED:
+			be->draft->refusals++;
+			if (++refused <= 1)
+				continue;
+			wait_for(be, true);
+			return;
+		case EMSGSIZE:
+			if (max > 0) {
+				max = 0; /* perhaps its lines pass one by one */
+				continue;
+			}
+			be->draft->dropped_too_long_records += queue_drop_oldest(q, 1);
+			continue;
+		case EAGAIN:
+			wait_for(be, false);
+			return;
+		case ENOBUFS:
+		case ENOMEM:
+			wait_for(be, true);
+			return;
+		default:
+			backend_lost(be, strerror(errno));
+			return;
+		}
+	}
+}
+
+void backend_udp_read(struct backend *be)
+{
+	char nothing;
+	for (int i = 0; i < READ_TIMES; i++) {
+		if (recv(be->fd, &nothing, sizeof(nothing), MSG_DONTWAIT) >= 0 || errno == EINTR)
+			continue;
+		if (errno == ECONNREFUSED) {
+			be->draft->refusals++;
+			continue;
+		}
+		if (errno != EAGAIN)
+			backend_lost(be, strerror(errno));
+		return;
+	}
+}

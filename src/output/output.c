@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * output: the table of output types. The master looks a type up once for each configured output; everything after that
+ * goes through the row. Opens nothing itself.
+ */
+#include "types.h"
+
+#include <errno.h>
+#include <string.h>
+
+struct output_row {
+	enum conf_words word;
+	const struct output_type *type; /* NULL: not in this build */
+	const char *absent;		/* then: what to say */
+};
+
+static const struct output_row rows[] = {
+    {CONF_OUTPUT_TYPE_STATSITE, &output_statsite, NULL},
+#ifdef MILLRACE_KAFKA
+    {CONF_OUTPUT_TYPE_KAFKA, &output_kafka, NULL},
+#else
+    {CONF_OUTPUT_TYPE_KAFKA, NULL, "this millrace was built without Kafka; install one that has it or remove the output"},
+#endif
+};
+
+static const struct output_row *row_of(const struct conf_output *co)
+{
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		if (rows[i].word == co->type)
+			return &rows[i];
+	BUG_ON(true); /* the check of the configuration knows the same words */
+	return NULL;
+}
+
+static unsigned count_backends(const struct conf_output *co)
+{
+	return co->type == CONF_OUTPUT_TYPE_STATSITE ? (unsigned)co->n_backends : 1;
+}
+
+static enum output_wants wants(const struct conf_output *co)
+{
+	if (co->type == CONF_OUTPUT_TYPE_STATSITE || co->format == CONF_FORMAT_LINES)
+		return OUTPUT_WANTS_LINES;
+	return OUTPUT_WANTS_ITEMS;
+}
+
+/* Headers name the sender, and flows are told apart by it. */
+static bool wants_from(const struct conf_output *co)
+{
+	if (co->type != CONF_OUTPUT_TYPE_KAFKA)
+		return false;
+	return co->headers || co->partition == CONF_PARTITION_FLOW || co->partition == CONF_PARTITION_WORKER ||
+	       (co->partition == CONF_PARTITION_AUTO && co->format != CONF_FORMAT_LINES);
+}
+
+int output_init(struct output *out, const struct conf *cf, size_t index, struct err *err)
+{
+	const struct conf_output *co = &cf->outputs[index];
+	const struct output_row *row = row_of(co);
+	if (row->type == NULL)
+		return err_set(err, -ENOTSUP, "Output \"%s\": %s.", co->name, row->absent);
+	*out = (struct output){
+	    .type = row->type,
+	    .cf = co,
+	    .index = (unsigned)index,
+	    .n_backends = count_backends(co),
+	    .overflow = conf_overflow(cf, co),
+	    .wants = wants(co),
+	    .wants_from = wants_from(co),
+	};
+	for (size_t i = 0; i < index; i++)
+		out->first_backend += count_backends(&cf->outputs[i]);
+	return out->type->prepare(out, err);
+}
+
+size_t output_check(const struct conf *cf, struct text *errors)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < cf->n_outputs; i++) {
+		const struct output_type *type = row_of(&cf->outputs[i])->type;
+		if (type != NULL && type->check != NULL)
+			n += type->check(&cf->outputs[i], cf->path ? cf->path : "command line", errors);
+	}
+	return n;
+}
+
+const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size)
+{
+	if (out->cf->type == CONF_OUTPUT_TYPE_STATSITE)
+		return conf_backend_address(&out->cf->backends[i], buf, size);
+	text_escape(buf, size, out->cf->topic, strlen(out->cf->topic));
+	return buf;
+}
+
+const char *output_backend_transport(const struct output *out, unsigned i)
+{
+	if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
+		return "kafka";
+	return out->cf->backends[i].transport == CONF_TRANSPORT_UDP ? "udp" : "tcp";
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * statsite: lines to the backend of their key. Worker only, but for prepare. This file routes, decides when a queue is
+ * sent and when acknowledgements are looked at, and holds back with overflow: block. Only backends on a list are looked
+ * at: a thousand idle or stalled ones cost nothing. Does not talk to sockets.
+ */
+#include "statsite.h"
+
+#include <errno.h>
+
+#include "types.h"
+
+enum { TRIM_MS = 500, TRIM_MORE_MS = 20 };
+
+/* -- lists ------------------------------------------------------------------------------------------------------- */
+
+void statsite_due(struct backend *be)
+{
+	if (be->is_due || !backend_can_send(be) || queue_unsent_bytes(&be->queue) == 0)
+		return;
+	be->is_due = true;
+	be->due_since_us = be->st->now_us;
+	TAILQ_INSERT_TAIL(&be->st->due, be, due);
+}
+
+void statsite_not_due(struct backend *be)
+{
+	if (!be->is_due)
+		return;
+	be->is_due = false;
+	TAILQ_REMOVE(&be->st->due, be, due);
+}
+
+void statsite_unsettled(struct backend *be)
+{
+	struct statsite *st = be->st;
+	if (be->is_unsettled)
+		return;
+	be->is_unsettled = true;
+	be->poll_after_us = st->is_draining ? DRAIN_TICK_US : ACK_TICK_US;
+	be->poll_us = 0;
+	TAILQ_INSERT_TAIL(&st->unsettled, be, unsettled);
+	if (!ev_is_active(&st->ack_timer))
+		ev_timer_again(st->out->loop, &st->ack_timer);
+}
+
+void statsite_settled(struct backend *be)
+{
+	if (!be->is_unsettled)
+		return;
+	be->is_unsettled = false;
+	TAILQ_REMOVE(&be->st->unsettled, be, unsettled);
+}
+
+void statsite_after_event(struct statsite *st)
+{
+	struct output *out = st->out;
+	if (st->draft->memory_bytes != st->pool.used_bytes) {
+		st->draft->memory_bytes = st->pool.used_bytes;
+		stats_touch(out->page, STATS_OUTPUT, out->index);
+	}
+	if (UNLIKELY(st->stuck != NULL) && backend_has_room(st->stuck, st->stuck_len))
+		ev_feed_event(out->loop, &st->room_event, EV_CUSTOM);
+	if (UNLIKELY(pool_is_fat(&st->pool)) && !ev_is_active(&st->trim_timer)) {
+		ev_timer_set(&st->trim_timer, TRIM_MS / 1e3, 0.);
+		ev_timer_start(out->loop, &st->trim_timer);
+	}
+}
+
+/* -- what the worker calls ----------------------------------------------------------------------------------------- */
+
+static void account_changed(struct statsite *st)
+{
+	for (size_t i = 0; i < st->n_changed; i++) {
+		struct backend *be = st->changed[i];
+		be->queue.is_marked = false;
+		statsite_due(be);
+		backend_account(be);
+	}
+	st->n_changed = 0;
+}
+
+static void statsite_send(struct output *out, struct batch *b)
+{
+	struct statsite *st = out->impl;
+	const struct shards *shards = st->shards;
+	unsigned first = b->taken[out->index], i = first;
+
+	/* The same batch comes again after it was held back: it was counted the first time. */
+	if (!st->is_holding)
+		st->draft->offered_records += b->n_lines - first;
+	for (; i < b->n_lines; i++) {
+		const struct line *l = &b->lines[i];
+		struct backend *be = &st->backends[shards_backend(shards, l->hash)];
+		if (!be->queue.is_marked) {
+			be->queue.is_marked = true;
+			st->changed[st->n_changed++] = be;
+		}
+		if (UNLIKELY(!queue_put(&be->queue, l->bytes, l->len)) && !backend_put_slowly(be, l)) {
+			st->stuck = be;
+			st->stuck_len = l->len;
+			break;
+		}
+	}
+	b->taken[out->index] = i;
+	st->is_holding = i < b->n_lines;
+	if (!st->is_holding)
+		st->stuck = NULL;
+	st->draft->taken_records += i - first;
+	st->draft->held_records = b->n_lines - i;
+	st->draft->memory_bytes = st->pool.used_bytes;
+	stats_touch(out->page, STATS_OUTPUT, out->index);
+	account_changed(st);
+}
+
+static bool may_wait(const struct statsite *st, const struct backend *be)
+{
+	const struct output *out = st->out;
+	return out->dense && !st->is_draining && st->now_us < be->due_since_us + out->cf->flush_delay &&
+	       queue_unsent_bytes(&be->queue) < SEND_BYTES;
+}
+
+static void statsite_pump(struct output *out, uint64_t now_us)
+{
+	struct statsite *st = out->impl;
+	struct backend *be;
+	st->now_us = MAX(st->now_us, now_us);
+	/* in the order of their oldest unsent byte: the first that may wait ends it */
+	while ((be = TAILQ_FIRST(&st->due)) != NULL && !may_wait(st, be)) {
+		statsite_not_due(be);
+		backend_send(be);
+		backend_account(be);
+	}
+	if (be != NULL && !ev_is_active(&st->flush_timer)) {
+		double wait_us = (double)(be->due_since_us + out->cf->flush_delay - st->now_us);
+		ev_timer_set(&st->flush_timer, wait_us / 1e6, 0.);
+		ev_timer_start(out->loop, &st->flush_timer);
+	}
+	statsite_after_event(st);
+}
+
+static void statsite_drain(struct output *out)
+{
+	struct statsite *st = out->impl;
+	st->is_draining = true;
+	st->ack_timer.repeat = DRAIN_TICK_US / 1e6;
+	if (ev_is_active(&st->ack_timer))
+		ev_timer_again(out->loop, &st->ack_timer);
+	for (size_t i = 0; i < st->n_backends; i++)
+		backend_hurry(&st->backends[i]);
+	statsite_pump(out, clock_us());
+}
+
+static uint64_t statsite_pending(const struct output *out)
+{
+	const struct statsite *st = out->impl;
+	return st->pending_lines + st->draft->held_records;
+}
+
+/* -- timers -------------------------------------------------------------------------------------------------------- */
+
+static void on_flush(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop, (void)revents;
+	struct statsite *st = w->data;
+	statsite_pump(st->out, clock_us());
+}
+
+static void look_again(struct backend *be)
+{
+	struct statsite *st = be->st;
+	uint64_t least_us = st->is_draining ? DRAIN_TICK_US : ACK_TICK_US;
+	bool has_new = backend_is_tcp(be) && backend_tcp_settle(be);
+	if (be->is_short) {
+		be->is_short = false;
+		backend_set_blocked(be, false);
+		backend_send(be);
+	}
+	if (be->sent_bytes == be->acked_bytes && !be->is_short)
+		statsite_settled(be);
+	be->poll_after_us = has_new ? least_us : MIN(be->poll_after_us * 2, ACK_TICK_MAX_US);
+	be->poll_us = st->now_us + be->poll_after_us;
+	backend_account(be);
+}
+
+static void on_ack_tick(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)revents;
+	struct statsite *st = w->data;
+	struct backend *be = TAILQ_FIRST(&st->unsettled), *next;
+	st->now_us = clock_us();
+	for (; be != NULL; be = next) {
+		next = TAILQ_NEXT(be, unsettled);
+		/* A tick may come a little early; half of one is no reason to wait for the next. */
+		if (st->now_us + DRAIN_TICK_US / 2 >= be->poll_us)
+			look_again(be);
+	}
+	if (TAILQ_EMPTY(&st->unsettled))
+		ev_timer_stop(loop, w);
+	statsite_after_event(st);
+}
+
+static void on_trim(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)revents;
+	struct statsite *st = w->data;
+	uint32_t dry = st->pool.n_dry;
+	if (!pool_trim(&st->pool))
+		return;
+	/* A large backlog is given back piece by piece: 256 slabs are about 1 ms. */
+	ev_timer_set(w, (st->pool.n_dry - dry >= POOL_TRIM_MAX ? TRIM_MORE_MS : TRIM_MS) / 1e3, 0.);
+	ev_timer_start(loop, w);
+}
+
+static void on_room(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop, (void)revents;
+	struct statsite *st = w->data;
+	if (st->stuck == NULL)
+		return;
+	st->stuck = NULL;
+	st->out->on_room(st->out);
+}
+
+/* -- open and close ------------------------------------------------------------------------------------------------ */
+
+static int statsite_prepare(struct output *out, struct err *err)
+{
+	out->shared = shards_new(out->cf);
+	if (out->shared == NULL)
+		return err_set(err, -ENOMEM, "Output \"%s\": no memory for the shard map.", out->cf->name);
+	return 0;
+}
+
+static void statsite_free(struct statsite *st)
+{
+	if (st == NULL)
+		return;
+	pool_fini(&st->pool);
+	free(st->backends);
+	free(st->changed);
+	free(st);
+}
+
+static void timer_init(struct statsite *st, ev_timer *w, void (*cb)(struct ev_loop *, ev_timer *, int), double repeat)
+{
+	ev_timer_init(w, cb, 0., repeat);
+	w->data = st;
+}
+
+static int statsite_open(struct output *out, struct err *err)
+{
+	const struct conf_output *cf = out->cf;
+	size_t n = cf->n_backends;
+	struct statsite *st = calloc(1, sizeof(*st));
+	if (st != NULL) {
+		st->backends = aligned_alloc(64, n * sizeof(*st->backends));
+		st->changed = calloc(n, sizeof(struct backend *));
+	}
+	if (st == NULL || st->backends == NULL || st->changed == NULL) {
+		statsite_free(st);
+		return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
+	}
+	st->magic = STATSITE_MAGIC;
+	st->out = out;
+	st->shards = out->shared;
+	st->n_backends = n;
+	st->draft = stats_output(out->page, out->index);
+	st->now_us = clock_us();
+	st->random = st->now_us * 2654435761u + out->slot + 1;
+	TAILQ_INIT(&st->due);
+	TAILQ_INIT(&st->unsettled);
+	int r = pool_init(&st->pool, cf->memory_limit / MAX(out->n_slots, 1), err);
+	if (r < 0) {
+		statsite_free(st);
+		return r;
+	}
+	timer_init(st, &st->flush_timer, on_flush, 0.);
+	timer_init(st, &st->ack_timer, on_ack_tick, ACK_TICK_US / 1e6);
+	timer_init(st, &st->trim_timer, on_trim, 0.);
+	timer_init(st, &st->room_event, on_room, 0.);
+	out->impl = st;
+	for (size_t i = 0; i < n; i++) {
+		backend_init(&st->backends[i], st, &cf->backends[i], stats_backend(out->page, out->first_backend + (unsigned)i));
+		backend_start(&st->backends[i]);
+	}
+	return 0;
+}
+
+static void statsite_close(struct output *out)
+{
+	struct statsite *st = out->impl;
+	if (st == NULL)
+		return;
+	BUG_ON(st->magic != STATSITE_MAGIC);
+	st->draft->dropped_shutdown_records += st->draft->held_records;
+	if (st->draft->held_records > 0)
+		log_warn("output %s: %llu lines that were held back are dropped", out->cf->name,
+			 (unsigned long long)st->draft->held_records);
+	st->draft->held_records = 0;
+	for (size_t i = 0; i < st->n_backends; i++)
+		backend_close(&st->backends[i]);
+	st->draft->memory_bytes = 0;
+	stats_touch(out->page, STATS_OUTPUT, out->index);
+	ev_timer_stop(out->loop, &st->flush_timer);
+	ev_timer_stop(out->loop, &st->ack_timer);
+	ev_timer_stop(out->loop, &st->trim_timer);
+	ev_clear_pending(out->loop, &st->room_event);
+	st->magic = 0;
+	statsite_free(st);
+	out->impl = NULL;
+}
+
+const struct output_type output_statsite = {
+    .name = "statsite",
+    .prepare = statsite_prepare,
+    .open = statsite_open,
+    .send = statsite_send,
+    .pump = statsite_pump,
+    .drain = statsite_drain,
+    .pending = statsite_pending,
+    .close = statsite_close,
+};
