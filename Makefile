@@ -15,22 +15,30 @@ WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswi
 HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
 CFLAGS  ?= -O3 -g
 override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
-override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) -Iinclude
+override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) $(if $(HAS_DPDK),-DMILLRACE_DPDK) -Iinclude
 override LDFLAGS += -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN))
 
 # What may be absent. KAFKA=auto (default): built in when librdkafka is there; 1: must be there; 0: left out.
 KAFKA     ?= auto
 HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka && echo 1),$(filter 1,$(KAFKA)))
+# DPDK likewise. Only the libraries that are called: they cost an idle worker 0.6 MiB (measured: RSS 2.4 → 3.0 MiB) and the
+# start 0.3 ms; drivers are loaded by the EAL when an input asks for DPDK.
+DPDK      ?= auto
+HAS_DPDK  := $(if $(filter auto,$(DPDK)),$(shell pkg-config --exists libdpdk && echo 1),$(filter 1,$(DPDK)))
+DPDK_CPPFLAGS := $(if $(HAS_DPDK),$(patsubst -I%,-isystem %,$(shell pkg-config --cflags libdpdk)))
+DPDK_LIBS := $(if $(HAS_DPDK),-lrte_ethdev -lrte_eal -lrte_mbuf -lrte_mempool -lrte_ring)
 
-LIBS          := -lev -lyaml -lxxhash -lcares -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)
+LIBS          := -lev -lyaml -lxxhash -lcares -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka) $(DPDK_LIBS)
 LIBS_replay   := -lpcap
 LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 
 PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
-LIB_SRC  := $(sort $(if $(HAS_KAFKA),$(wildcard src/*/*.c),$(filter-out src/output/kafka%,$(wildcard src/*/*.c))))
+ABSENT   := $(if $(HAS_KAFKA),,src/output/kafka% %test_kafka.c %test_kafka_store.c) \
+	    $(if $(HAS_DPDK),,src/input/dpdk% %test_rss.c %test_dpdk_args.c %test_dpdk_ring.c)
+LIB_SRC  := $(sort $(filter-out $(ABSENT),$(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_store.c,$(wildcard tests/unit/test_*.c))))
+TESTS    := $(sort $(filter-out $(ABSENT),$(wildcard tests/unit/test_*.c)))
 FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCHES  := $(sort $(wildcard tests/bench/*.c))
 
@@ -131,6 +139,8 @@ $B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/l
 $B/tests/%_bench: $B/obj/tests/bench/%_bench.o $B/libmillrace.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
+
+$B/obj/src/input/dpdk%.o $B/obj/tests/unit/test_rss.o $B/obj/tests/unit/test_dpdk%.o: CPPFLAGS += $(DPDK_CPPFLAGS)
 
 # tests may include a .c of src to reach its static functions
 $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/output -Isrc/stats -Isrc/master -I. \
