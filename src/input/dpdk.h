@@ -121,7 +121,7 @@ struct dpdk_hold {
 	uint32_t state;
 	uint32_t given, next, n;
 	uint64_t leaked_mbufs; /* the master's */
-	void *mbufs[DPDK_BURST_MAX]; /* NULL but for [given, n); the driver itself writes them */
+	void *mbufs[DPDK_BURST_MAX]; /* NULL but for [given, n) */
 };
 
 struct dpdk_queue {

@@ -35,10 +35,10 @@ static ssize_t said(void *cookie, const char *text, size_t len)
 	size_t n = len;
 	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
 		n--;
-	int level = rte_log_cur_msg_loglevel();
+	unsigned level = (unsigned)rte_log_cur_msg_loglevel();
 	if (n == 0)
 		return (ssize_t)len;
-	char line[300];
+	char line[256];
 	text_escape(line, sizeof line, text, n);
 	if (level > 0 && level <= RTE_LOG_ERR) {
 		snprintf(eal.why, sizeof eal.why, " (%s)", line);

@@ -148,15 +148,6 @@ static unsigned mend_ring(struct rte_mempool *pool)
 	return lost;
 }
 
-/* Pointers that the driver wrote. */
-static unsigned count_taken(const struct dpdk_hold *h)
-{
-	unsigned n = 0;
-	while (n < DPDK_BURST_MAX && h->mbufs[n])
-		n++;
-	return n;
-}
-
 unsigned dpdk_death(struct dpdk *d, unsigned slot)
 {
 	struct dpdk_hold *h = &d->holds[slot];
@@ -164,9 +155,9 @@ unsigned dpdk_death(struct dpdk *d, unsigned slot)
 	switch (h->state) {
 	case STATE_IDLE:
 		break;
-	case STATE_READING: /* what the driver was doing with these is not known */
-		unread = count_taken(h);
-		leaked += unread;
+	case STATE_READING: /* how far the driver was is its secret (net_ring: 24 taken and not yet written, measured) */
+		unread = d->burst;
+		leaked += d->burst;
 		break;
 	case STATE_HOLDING: /* nobody has touched them */
 		unread = h->n - h->next;
