@@ -169,6 +169,11 @@ struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
 /* The same for bytes in memory; `name` stands in the errors for the file. For reload and fuzzing. */
 struct conf *conf_load_bytes(const char *name, const char *bytes, size_t len, const struct conf_args *args,
 			     struct conf_errors *errors);
+/* Called as Metron's Fastcapa ("fastcapa", in whatever folder): its command line and ini file as a tree of ours. *action
+ * is RUN, DUMP or HELP; with HELP there is neither tree nor error. */
+bool conf_is_fastcapa(const char *argv0);
+struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action, struct conf_errors *errors);
+void conf_fastcapa_help(struct text *t);
 void conf_free(struct conf *cf);
 
 /* What is worth a word and stops nothing, a line each in the form of the errors: for -t, and once in the log. */

@@ -40,6 +40,8 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
+	/* Worker: opens the files anew that it appends to. NULL: it has none. */
+	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for each
 	 * backend with something left, then frees. */
 	void (*close)(struct output *out);

@@ -53,15 +53,14 @@ static bool check_outputs(const struct conf *cf)
 	return n == 0;
 }
 
-static int with_conf(const struct conf_args *args)
+static int with_conf(struct conf *cf, enum conf_action action)
 {
-	struct conf *cf = load(args);
 	if (!cf)
 		return MASTER_EXIT_ERROR;
 	int exit_code = 0;
 	struct text t = {0};
 	log_open("master", cf->syslog, (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR));
-	switch (args->action) {
+	switch (action) {
 	case CONF_ACTION_CHECK:
 		warn(cf);
 		if (!check_outputs(cf)) {
@@ -86,8 +85,27 @@ static int with_conf(const struct conf_args *args)
 	return exit_code;
 }
 
+static int run_as_fastcapa(int argc, char **argv)
+{
+	struct conf_errors errors;
+	struct text t = {0};
+	enum conf_action action;
+	struct conf *cf = conf_load_fastcapa(argc, argv, &action, &errors);
+	if (action == CONF_ACTION_HELP) {
+		conf_fastcapa_help(&t);
+		fputs(t.s ? t.s : "", stdout);
+	} else if (!cf) {
+		fputs(errors.text.s ? errors.text.s : "fastcapa: out of memory\n", stderr);
+	}
+	text_free(&t);
+	text_free(&errors.text);
+	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, action);
+}
+
 int main(int argc, char **argv)
 {
+	if (conf_is_fastcapa(argv[0]))
+		return run_as_fastcapa(argc, argv);
 	struct conf_args args;
 	struct err err = {""};
 	memset(&args, 0, sizeof args);
@@ -98,7 +116,7 @@ int main(int argc, char **argv)
 	}
 	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
-							     : with_conf(&args);
+							     : with_conf(load(&args), args.action);
 	conf_args_free(&args);
 	return exit_code;
 }

@@ -3,6 +3,7 @@
  * load: a file, bytes or only flags to one checked tree, or to all that is wrong with them, by line. The only file of
  * conf that makes system calls, and those are open, fstat, read and close.
  */
+#include "fastcapa.h"
 #include "load.h"
 #include "mem.h"
 #include "node.h"
@@ -99,9 +100,7 @@ static void load_tree(struct conf_load *ld, const char *bytes, size_t len, const
 {
 	struct conf_tree tree = {0};
 	bool is_read = false;
-	if (conf_object_init(CONF_SCOPE_TOP, ld->cf) != 0)
-		ld->no_memory = true;
-	else if (!bytes)
+	if (!bytes)
 		load_endpoints(ld, args);
 	else if (len > CONF_FILE_MAX_BYTES)
 		conf_load_error(ld, 0, NULL, "is longer than %d MiB; that is no configuration",
@@ -116,17 +115,27 @@ static void load_tree(struct conf_load *ld, const char *bytes, size_t len, const
 	conf_tree_free(&tree);
 }
 
+static void load_fastcapa(struct conf_load *ld, const struct conf_fastcapa *fc, const char *bytes, size_t len)
+{
+	conf_read_fastcapa(ld, fc, bytes, len);
+	if (!ld->no_memory)
+		conf_check(ld);
+}
+
+/* `fc` instead of `args`: the bytes are Fastcapa's. */
 static struct conf *load(const char *name, const char *bytes, size_t len, const struct conf_args *args,
-			 struct conf_errors *errors)
+			 const struct conf_fastcapa *fc, struct conf_errors *errors)
 {
 	struct conf_load ld = {
 		.name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
 	if (ld.cf && bytes)
 		ld.cf->path = conf_mem_copy(name, strlen(name));
-	if (ld.cf && ld.top && (ld.cf->path || !bytes))
-		load_tree(&ld, bytes, len, args);
-	else
+	if (!ld.cf || !ld.top || (bytes && !ld.cf->path) || conf_object_init(CONF_SCOPE_TOP, ld.cf) != 0)
 		ld.no_memory = true;
+	else if (fc)
+		load_fastcapa(&ld, fc, bytes, len);
+	else
+		load_tree(&ld, bytes, len, args);
 	if (conf_load_give_errors(&ld, errors)) {
 		conf_free(ld.cf);
 		ld.cf = NULL;
@@ -141,7 +150,7 @@ struct conf *conf_load_bytes(const char *name, const char *bytes, size_t len, co
 			     struct conf_errors *errors)
 {
 	*errors = (struct conf_errors){0};
-	return load(name, bytes ? bytes : "", len, args, errors);
+	return load(name, bytes ? bytes : "", len, args, NULL, errors);
 }
 
 /* Reads a little more than a file may have at most. 0 or -errno. */
@@ -176,28 +185,42 @@ static int read_file(const char *path, char **bytes, size_t *len)
 	return rc;
 }
 
-struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
+/* A tree of the file's bytes. */
+static struct conf *load_file(const char *path, const char *what, const struct conf_args *args, const struct conf_fastcapa *fc,
+			      struct conf_errors *errors)
 {
 	char *bytes = NULL;
 	size_t len = 0;
 	struct conf *cf = NULL;
-	*errors = (struct conf_errors){0};
-	if (!args->path && !args->listen.n && !args->captures.n) {
-		text_add(&errors->text, "command line: no configuration; give a file with -c FILE, or "
-					"--listen udp://HOST:PORT and --backend HOST:PORT (see --help)\n");
-		errors->n = 1;
-		return NULL;
-	}
-	if (!args->path)
-		return load("command line", NULL, 0, args, errors);
-	int rc = read_file(args->path, &bytes, &len);
+	int rc = read_file(path, &bytes, &len);
 	if (rc == 0) {
-		cf = load(args->path, bytes ? bytes : "", len, args, errors);
+		cf = load(path, bytes ? bytes : "", len, args, fc, errors);
 	} else {
-		text_add(&errors->text, "%s: cannot be read: %s; give a readable YAML file\n", args->path,
-			 strerror(-rc));
-		errors->n = 1;
+		text_add(&errors->text, "%s: cannot be read: %s; give a readable %s\n", path, strerror(-rc), what);
+		errors->n++;
 	}
 	free(bytes);
 	return cf;
+}
+
+struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
+{
+	*errors = (struct conf_errors){0};
+	if (args->path)
+		return load_file(args->path, "YAML file", args, NULL, errors);
+	if (args->listen.n || args->captures.n)
+		return load("command line", NULL, 0, args, NULL, errors);
+	text_add(&errors->text, "command line: no configuration; give a file with -c FILE, or "
+				"--listen udp://HOST:PORT and --backend HOST:PORT (see --help)\n");
+	errors->n = 1;
+	return NULL;
+}
+
+struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action, struct conf_errors *errors)
+{
+	struct conf_fastcapa fc;
+	*errors = (struct conf_errors){0};
+	bool ok = conf_fastcapa_parse(&fc, argc, argv, errors);
+	*action = fc.action;
+	return ok && fc.action != CONF_ACTION_HELP ? load_file(fc.path, "ini file", NULL, &fc, errors) : NULL;
 }

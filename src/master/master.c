@@ -17,7 +17,7 @@ static const double late_seconds = 0.7;
 
 /* -- signals ------------------------------------------------------------------------------------------------------- */
 
-enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_IGNORE };
+enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_IGNORE };
 
 static const struct {
 	int number;
@@ -38,6 +38,9 @@ static void obey(struct master *m, enum signal_action action)
 		break;
 	case SIGNAL_REAP:
 		slots_reap(m);
+		break;
+	case SIGNAL_REOPEN:
+		slots_tell_all(m, LINK_REOPEN, 0);
 		break;
 	case SIGNAL_IGNORE:
 		log_warn("this version does not reload its configuration: restart it");
@@ -138,6 +141,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
 	account_second(m);
+	table_second(m);
 }
 
 static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
@@ -293,6 +297,8 @@ int master_run(const struct conf *cf)
 	int exit_code = m.exit_code;
 	if (m.has_started)
 		account_last(&m);
+	if (m.has_started && cf->packet_table)
+		table_print(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.has_left)
 		exit_code = MASTER_EXIT_LEFT;
 	stop(&m);

@@ -43,6 +43,7 @@ struct master {
 	struct ev_timer slots_timer, second, deadline;
 	bool has_started, is_draining, has_left, is_late;
 	int exit_code;
+	uint64_t table_us; /* when the next one is due; 0: none was yet */
 };
 
 /* slots.c: tenants come and go */
@@ -63,6 +64,10 @@ void death_account(struct master *m, struct slot *s, struct text *t);
 void account_start(struct master *m);
 void account_second(struct master *m);
 void account_last(struct master *m);
+
+/* table.c: packets from card to Kafka, on standard output */
+void table_second(struct master *m);
+void table_print(struct master *m);
 
 /* control.c */
 int control_open(struct master *m, struct err *err);

@@ -309,6 +309,7 @@ static int divide_memory(struct kafka *k, struct err *err)
 
 static void kafka_free(struct kafka *k)
 {
+	kafka_statistics_close(k);
 	pool_fini(&k->pool);
 	free(k->builders);
 	free(k);
@@ -320,6 +321,7 @@ static int kafka_open(struct output *out, struct err *err)
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	*k = (struct kafka){.magic = KAFKA_MAGIC, .out = out, .shared = out->shared, .now_us = clock_us()};
+	kafka_statistics_open(k);
 	k->draft = stats_output(out->page, out->index);
 	k->backend = stats_backend(out->page, out->first_backend);
 	k->stats = stats_kafka(out->page, out->index);
@@ -351,6 +353,12 @@ static int kafka_open(struct output *out, struct err *err)
 	ev_timer_start(out->loop, &k->second_timer);
 	kafka_account(k);
 	return 0;
+}
+
+static void kafka_reopen(struct output *out)
+{
+	kafka_statistics_close(out->impl);
+	kafka_statistics_open(out->impl);
 }
 
 /* Our own queue is given up, then librdkafka's; what reports do not come in time was sent, perhaps. */
@@ -454,5 +462,6 @@ const struct output_type output_kafka = {
     .pump = kafka_pump,
     .drain = kafka_drain,
     .pending = kafka_pending,
+    .reopen = kafka_reopen,
     .close = kafka_close,
 };

@@ -186,6 +186,10 @@ void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t wh
 void kafka_log_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_error_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event);
+/* kafka_statistics.c: librdkafka's statistics, appended to a file. A file that cannot be written is one log line. */
+void kafka_statistics_open(struct kafka *k);
+void kafka_statistics_close(struct kafka *k);
+void kafka_statistics_write(struct kafka *k, const char *json);
 /* Brokers in librdkafka's statistics, those with a node id; at most `max`. Pure. */
 unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, unsigned max);
 void kafka_set_up(struct kafka *k, bool is_up, const char *why);
@@ -228,6 +232,9 @@ struct kafka {
 	uint64_t topic_error_us;	 /* since when */
 	uint64_t grace_us;
 	bool is_topic_error_said, is_giving_up;
+
+	int statistics_fd; /* -1: none */
+	bool is_statistics_trouble_said;
 
 	bool is_up, is_down_said;
 	uint64_t down_us, dropped_at_down;
