@@ -6,8 +6,9 @@
  * The master starts the EAL, sets up the port and forks; a worker polls the queue of its slot. What a queue's reader
  * holds is written down in memory that the master shares, in an order in which a kill at any moment leaves an account:
  *
- *   IDLE --burst--> READING --> HOLDING: mbufs [given, n)             [given, next) are in the batch in hand
- *                                 ^  |   [next, n) wait their turn
+ *   IDLE --burst--> READING --> HOLDING: mbufs [given, n)             [given, next) are in the batch in hand,
+ *                                 ^  |                                  which the master counts by itself;
+ *                                 |  |                                  [next, n) wait their turn
  *                                 |  v
  *                               FREEING: mbufs [given, next) go back to the pool, one by one
  */
@@ -19,6 +20,7 @@
 enum {
 	DPDK_BURST_MAX = 1024,
 	DPDK_WORDS_MAX = 128,
+	DPDK_READERS_MAX = 128, /* RTE_MAX_LCORE of Debian's DPDK: each process has a number of its own */
 	/* A frame of a jumbo network and its tags, in one piece, with room behind it. */
 	DPDK_FRAME_BYTES = 16384,
 };
@@ -70,7 +72,7 @@ void dpdk_rss_make(struct dpdk_rss *rss, const struct rte_eth_dev_info *info, un
 /* Once a process; a second input with the same arguments, or none, is fine. Steals no signal and no CPU from the caller.
  * 0 or -errno with one sentence. */
 int dpdk_eal_start(const struct dpdk_args *a, const char *input, struct err *err);
-void dpdk_eal_stop(void); /* master, when no worker is left; once */
+void dpdk_eal_stop(void); /* as often as it was started; the last, when no worker is left, ends it */
 /* What the EAL and its drivers said last at level error, for a sentence; "" or " (…)". */
 const char *dpdk_eal_why(void);
 /* Descriptors that the EAL and its drivers opened; which of them a driver needs in a worker is the driver's secret. */
@@ -86,6 +88,7 @@ struct rte_mempool;
 
 struct dpdk {
 	char name[128];
+	bool has_eal, is_owner, is_started;
 	uint16_t port;
 	unsigned queues, burst, descriptors;
 	uint32_t cut_at; /* a frame of this length was probably cut; 0: the device does not cut silently */
@@ -107,11 +110,11 @@ struct dpdk_counts {
 	uint64_t missed;       /* no descriptor was free; of net_af_packet: no frame, by the kernel's own count */
 	uint64_t errors;       /* broken ones */
 	uint64_t no_mbuf;      /* the pool was empty */
-	uint64_t leaked_mbufs; /* of killed workers, not got back */
-	uint64_t free_mbufs;   /* now */
+	bool is_up;	       /* what the driver says of its link */
 };
 void dpdk_count(struct dpdk *d, struct dpdk_counts *c);
-/* Calls back for each of the device's own counters that tells of a loss (error, drop, miss, discard, no buffer). */
+uint64_t dpdk_free_mbufs(const struct dpdk *d, unsigned slot);
+/* Calls back, always in the same order, for each of the device's own counters that tells of a loss (error, drop, miss, discard, no buffer). */
 typedef void dpdk_xstat_cb(void *arg, const char *name, uint64_t value);
 void dpdk_each_xstat(const struct dpdk *d, dpdk_xstat_cb *cb, void *arg);
 
@@ -128,6 +131,7 @@ struct dpdk_queue {
 	struct dpdk *dpdk;
 	struct dpdk_hold *hold;
 	uint16_t queue;
+	unsigned reading; /* items that dpdk_read gave and dpdk_took has not heard of */
 	uint64_t time_ns; /* of the burst in hand */
 	/* since the queue was opened */
 	uint64_t bursts;
@@ -140,6 +144,8 @@ void dpdk_open(struct dpdk_queue *q, struct dpdk *d, unsigned slot);
 /* The next items of the burst in hand, or of a new burst when that is used up and `more` allows it. Items point into
  * mbufs, and are good until dpdk_give; `slab` has a place of `stride` bytes for each item, for frames in segments. */
 unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char *slab, size_t stride, bool more);
+/* The items are noted where the master sees them: from now on they are in the batch in hand. Before it they were both. */
+void dpdk_took(struct dpdk_queue *q);
 void dpdk_give(struct dpdk_queue *q);
 static inline bool dpdk_has_more(const struct dpdk_queue *q)
 {

@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 static struct {
-	bool is_started, has_lcores;
+	unsigned users;
+	bool has_lcores;
 	char *arguments; /* as given, in one text: a second input may repeat them */
 	char why[300];
 	int *fds;
@@ -156,9 +157,10 @@ int dpdk_eal_start(const struct dpdk_args *a, const char *input, struct err *err
 	char *arguments = in_one_text(a);
 	if (!arguments)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	if (eal.is_started) {
+	if (eal.users > 0) {
 		bool same = strcmp(arguments, eal.arguments) == 0;
 		free(arguments);
+		eal.users += same;
 		return same ? 0
 			    : err_set(err, -EINVAL,
 				      "Input \"%s\": a program starts DPDK once; give all inputs with driver dpdk the "
@@ -172,16 +174,15 @@ int dpdk_eal_start(const struct dpdk_args *a, const char *input, struct err *err
 	int r = init(a);
 	if (r != 0)
 		return say_failure(input, r == -1 && rte_errno == 0 ? 0 : -r, err);
-	eal.is_started = true;
+	eal.users = 1;
 	dpdk_eal_note_fds();
 	return 0;
 }
 
 void dpdk_eal_stop(void)
 {
-	if (!eal.is_started)
+	if (eal.users == 0 || --eal.users > 0)
 		return;
-	eal.is_started = false;
 	rte_eal_cleanup();
 	free(eal.fds);
 	free(eal.arguments);

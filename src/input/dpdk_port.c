@@ -79,6 +79,18 @@ static int find_port(struct dpdk *d, const struct dpdk_wish *wish, const char *n
 	return 0;
 }
 
+static bool in_use[RTE_MAX_ETHPORTS];
+
+static int take_port(struct dpdk *d, const struct dpdk_wish *wish, struct err *err)
+{
+	rte_eth_dev_get_name_by_port(d->port, d->name);
+	if (in_use[d->port])
+		return err_set(err, -EBUSY, "Input \"%s\": port %s is read already; name each port once.", wish->input,
+			       d->name);
+	d->is_owner = in_use[d->port] = true;
+	return 0;
+}
+
 /* -- how ------------------------------------------------------------------------------------------------------------- */
 
 static bool is_driver(const struct rte_eth_dev_info *info, const char *name)
@@ -206,6 +218,7 @@ static int start(struct dpdk *d, const struct dpdk_wish *wish, struct err *err)
 	int r = rte_eth_dev_start(d->port);
 	if (r != 0)
 		return refuse(d, wish, "does not start", r, err);
+	d->is_started = true;
 	r = wish->promiscuous ? rte_eth_promiscuous_enable(d->port) : 0;
 	if (r != 0)
 		log_info("input \"%s\": port %s cannot be made promiscuous: %s", wish->input, d->name, rte_strerror(-r));
@@ -217,9 +230,10 @@ static int port_make(struct dpdk *d, const struct dpdk_wish *wish, const struct 
 {
 	struct rte_eth_dev_info info;
 	int r = find_port(d, wish, a->port, err);
+	if (r == 0)
+		r = take_port(d, wish, err);
 	if (r != 0)
 		return r;
-	rte_eth_dev_get_name_by_port(d->port, d->name);
 	r = rte_eth_dev_info_get(d->port, &info);
 	if (r != 0)
 		return refuse(d, wish, "cannot be asked what it is", r, err);
@@ -255,6 +269,7 @@ struct dpdk *dpdk_bind(const struct dpdk_wish *wish, struct err *err)
 	int r = dpdk_args_make(&args, wish, getpid(), cpu, err);
 	if (r == 0)
 		r = dpdk_eal_start(&args, wish->input, err);
+	d->has_eal = r == 0;
 	if (r == 0)
 		r = port_make(d, wish, &args, err);
 	dpdk_args_free(&args);
@@ -268,14 +283,18 @@ void dpdk_unbind(struct dpdk *d)
 {
 	if (!d)
 		return;
-	if (d->name[0]) {
-		rte_eth_dev_stop(d->port);
+	if (d->is_owner) {
+		if (d->is_started)
+			rte_eth_dev_stop(d->port);
 		rte_eth_dev_close(d->port);
+		in_use[d->port] = false;
 	}
 	for (unsigned q = 0; d->pools && q < d->queues; q++)
 		rte_mempool_free(d->pools[q]);
 	if (d->holds)
 		munmap(d->holds, d->queues * sizeof *d->holds);
+	if (d->has_eal)
+		dpdk_eal_stop();
 	free(d->pools);
 	free(d->sockets);
 	free(d);
@@ -299,16 +318,19 @@ void dpdk_count(struct dpdk *d, struct dpdk_counts *c)
 {
 	struct rte_eth_stats st;
 	memset(c, 0, sizeof *c);
-	for (unsigned q = 0; q < d->queues; q++) {
-		c->leaked_mbufs += d->holds[q].leaked_mbufs;
-		c->free_mbufs += rte_mempool_avail_count(d->pools[q]);
-	}
+	struct rte_eth_link link;
+	c->is_up = rte_eth_link_get_nowait(d->port, &link) == 0 && link.link_status == RTE_ETH_LINK_UP;
 	if (rte_eth_stats_get(d->port, &st) != 0)
 		return;
 	c->packets = st.ipackets;
 	c->missed = d->n_sockets ? socket_drops(d) : st.imissed;
 	c->errors = st.ierrors;
 	c->no_mbuf = st.rx_nombuf;
+}
+
+uint64_t dpdk_free_mbufs(const struct dpdk *d, unsigned slot)
+{
+	return rte_mempool_avail_count(d->pools[slot]);
 }
 
 static bool tells_of_loss(const char *name)

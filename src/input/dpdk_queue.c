@@ -92,7 +92,7 @@ static void item_make(struct dpdk_queue *q, struct rte_mbuf **m, struct item *it
 unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char *slab, size_t stride, bool more)
 {
 	struct dpdk_hold *h = q->hold;
-	BUG_ON(h->given != h->next); /* the last batch was not given back */
+	BUG_ON(h->given != h->next || q->reading); /* the last batch was not given back */
 	if (h->next == h->n && (!more || burst(q) == 0))
 		return 0;
 	unsigned n = MIN(max, h->n - h->next);
@@ -101,8 +101,13 @@ unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char
 			__builtin_prefetch(rte_pktmbuf_mtod((struct rte_mbuf *)h->mbufs[h->next + i + 4], char *));
 		item_make(q, (struct rte_mbuf **)&h->mbufs[h->next + i], &items[i], slab + i * stride, stride);
 	}
-	h->next += n;
-	return n;
+	return q->reading = n;
+}
+
+void dpdk_took(struct dpdk_queue *q)
+{
+	__atomic_store_n(&q->hold->next, q->hold->next + q->reading, __ATOMIC_RELEASE);
+	q->reading = 0;
 }
 
 static void free_range(struct dpdk_hold *h, unsigned from, unsigned to)

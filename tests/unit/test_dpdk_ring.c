@@ -79,6 +79,7 @@ static _Noreturn void reader(unsigned slot)
 		n = dpdk_read(&q, items, BATCH_ITEMS, slab[0], sizeof slab[0], true);
 		for (unsigned i = 0; i < n; i++)
 			look_at(&seen[slot], &items[i], 1);
+		dpdk_took(&q);
 		if (n == 0)
 			usleep(50);
 		dpdk_give(&q);
@@ -118,7 +119,7 @@ static void wait_for(unsigned slot, uint64_t n)
 
 static void start_port(void)
 {
-	char *eal[] = {"--no-huge", "-m 256", "--vdev=net_ring0"};
+	char *eal[] = {"--no-huge", "-m 256", "--vdev=net_ring0", "--vdev=net_ring1"};
 	const struct dpdk_wish wish = {.input = "tap", .port = "net_ring0", .eal = eal, .n_eal = ARRAY_LEN(eal), .queues = QUEUES,
 				       .rx_descriptors = 512, .rx_burst = BURST, .symmetric = true, .promiscuous = true};
 	struct err err = {""};
@@ -198,6 +199,7 @@ static void segments(void)
 		look_at(&s, &items[i], i + 1);
 	ck_assert_uint_eq(s.wrong, 0);
 	ck_assert_uint_eq(q.linearised, 2);
+	dpdk_took(&q);
 	dpdk_give(&q);
 	ck_assert(send_one(1, 9, 4)); /* room for two and a half */
 	n = dpdk_read(&q, items, 1, slab[0], PACKET_BYTES * 5 / 2 + BATCH_SLACK, true);
@@ -205,13 +207,16 @@ static void segments(void)
 	ck_assert_uint_eq(items[0].len, PACKET_BYTES * 5 / 2);
 	ck_assert_uint_eq(items[0].original_len, PACKET_BYTES * 4);
 	ck_assert_uint_eq(q.cut, 1);
+	dpdk_took(&q);
 	dpdk_give(&q);
 	for (unsigned i = 0; i < BURST; i++)
 		ck_assert(send_one(1, i, 1));
 	ck_assert_uint_eq(dpdk_read(&q, items, BATCH_ITEMS, slab[0], sizeof slab[0], true), BATCH_ITEMS);
+	dpdk_took(&q);
 	ck_assert(dpdk_has_more(&q));
 	dpdk_give(&q);
 	ck_assert_uint_eq(dpdk_read(&q, items, 10, slab[0], sizeof slab[0], false), 10);
+	dpdk_took(&q);
 	ck_assert_uint_eq(dpdk_close(&q), BURST - BATCH_ITEMS - 10);
 	ck_assert_uint_eq(dpdk_read(&q, items, 10, slab[0], sizeof slab[0], false), 0);
 }
@@ -229,23 +234,27 @@ static void numbers(void)
 /* One more input that needs another EAL, and ports that are not there. */
 static void refusals(void)
 {
-	char *other[] = {"--no-huge", "-m 128"}, *same[] = {"--no-huge", "-m 256", "--vdev=net_ring0"};
+	char *other[] = {"--no-huge", "-m 128"}, *same[] = {"--no-huge", "-m 256", "--vdev=net_ring0", "--vdev=net_ring1"};
 	struct dpdk_wish wish = {.input = "second", .port = "net_ring0", .eal = other, .n_eal = 2, .queues = 1, .rx_descriptors = 64,
 				 .rx_burst = 64};
 	struct err err = {""};
 	ck_assert_ptr_null(dpdk_bind(&wish, &err));
 	ck_assert_ptr_nonnull(strstr(err.text, "starts DPDK once"));
 	wish.eal = same;
-	wish.n_eal = 3;
+	wish.n_eal = 4;
 	wish.port = "net_ring7";
 	ck_assert_ptr_null(dpdk_bind(&wish, &err));
 	wish.port = "7";
 	ck_assert_ptr_null(dpdk_bind(&wish, &err));
 	ck_assert_ptr_nonnull(strstr(err.text, "no port 7; DPDK has net_ring0"));
 	wish.port = "net_ring0";
-	wish.queues = 99;
-	dpdk_unbind(d); /* its port is given up; the check comes before it is taken again */
 	ck_assert_ptr_null(dpdk_bind(&wish, &err));
+	ck_assert_ptr_nonnull(strstr(err.text, "is read already"));
+	wish.port = "net_ring1";
+	wish.queues = 99;
+	ck_assert_ptr_null(dpdk_bind(&wish, &err));
+	ck_assert_ptr_nonnull(strstr(err.text, "has at most 16 receive queues"));
+	dpdk_unbind(d);
 }
 
 START_TEST(life)
