@@ -95,6 +95,47 @@ static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, 
 	return unread;
 }
 
+/* Names of the device's own counters that tell of a loss. Their order is the driver's and does not change. */
+struct xstats {
+	struct input *in;
+	struct dpdk *d;
+	struct stats *stats;
+	struct stats_page *page;
+	unsigned next;
+};
+
+static unsigned n_devices; /* blocks of all ports; master only */
+
+static void label_xstat(void *arg, const char *name, uint64_t value)
+{
+	struct xstats *x = arg;
+	char text[200];
+	(void)value;
+	if (n_devices == STATS_DEVICES_MAX)
+		return;
+	snprintf(text, sizeof text, "%s %s", x->d->name, name);
+	stats_name(x->stats, STATS_DEVICE, n_devices++, text, x->in->index, 0, "");
+	x->d->n_xstats++;
+}
+
+static void dpdk_label(struct input *in, struct endpoint *ep, struct stats *stats)
+{
+	struct xstats x = {.in = in, .d = ep->impl, .stats = stats};
+	x.d->first_xstat = n_devices;
+	dpdk_each_xstat(x.d, label_xstat, &x);
+}
+
+static void count_xstat(void *arg, const char *name, uint64_t value)
+{
+	struct xstats *x = arg;
+	unsigned index = x->d->first_xstat + x->next;
+	(void)name;
+	if (x->next++ >= x->d->n_xstats)
+		return;
+	stats_device(x->page, index)->value = value;
+	stats_touch(x->page, STATS_DEVICE, index);
+}
+
 /* The device's numbers are of the whole port: they stand with its first queue. */
 static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *master_page)
 {
@@ -116,6 +157,7 @@ static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stat
 	else
 		st->dropped_missed_packets = c.missed;
 	st->is_up = c.is_up;
+	dpdk_each_xstat(d, count_xstat, &(struct xstats){.d = d, .page = master_page});
 }
 
 /* -- worker ---------------------------------------------------------------------------------------------------------- */
@@ -174,8 +216,10 @@ static void dpdk_drain(struct capture_source *cs)
 static void dpdk_end(struct capture_source *cs)
 {
 	struct tap *t = cs->impl;
-	if (t)
-		dpdk_close(&t->q);
+	struct stats_input *st = cs->source.in->stats;
+	unsigned unread = t ? dpdk_close(&t->q) : 0;
+	st->received_packets += unread; /* at the deadline: the rest of a burst */
+	st->dropped_shutdown_packets += unread;
 	free(t);
 	cs->impl = NULL;
 }
@@ -187,6 +231,7 @@ const struct capture_driver capture_dpdk = {
     .unbind = dpdk_driver_unbind,
     .keep = dpdk_keep,
     .died = dpdk_died,
+    .label = dpdk_label,
     .kernel_drops = dpdk_kernel_drops,
     .open = dpdk_driver_open,
     .read = dpdk_driver_read,

@@ -98,6 +98,7 @@ struct dpdk {
 	size_t n_sockets;
 	uint64_t ring_dropped; /* what they said so far */
 	struct dpdk_rss rss;
+	unsigned first_xstat, n_xstats; /* blocks of the counter pages, by dpdk.c */
 };
 
 /* NULL with one sentence. unbind: no worker is left. */

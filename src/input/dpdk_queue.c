@@ -89,27 +89,6 @@ static void item_make(struct dpdk_queue *q, struct rte_mbuf **m, struct item *it
 	}
 }
 
-unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char *slab, size_t stride, bool more)
-{
-	struct dpdk_hold *h = q->hold;
-	BUG_ON(h->given != h->next || q->reading); /* the last batch was not given back */
-	if (h->next == h->n && (!more || burst(q) == 0))
-		return 0;
-	unsigned n = MIN(max, h->n - h->next);
-	for (unsigned i = 0; i < n; i++) {
-		if (i + 4 < n)
-			__builtin_prefetch(rte_pktmbuf_mtod((struct rte_mbuf *)h->mbufs[h->next + i + 4], char *));
-		item_make(q, (struct rte_mbuf **)&h->mbufs[h->next + i], &items[i], slab + i * stride, stride);
-	}
-	return q->reading = n;
-}
-
-void dpdk_took(struct dpdk_queue *q)
-{
-	__atomic_store_n(&q->hold->next, q->hold->next + q->reading, __ATOMIC_RELEASE);
-	q->reading = 0;
-}
-
 static void free_range(struct dpdk_hold *h, unsigned from, unsigned to)
 {
 	for (unsigned i = from; i < to; i++) {
@@ -128,6 +107,27 @@ void dpdk_give(struct dpdk_queue *q)
 	free_range(h, h->given, h->next);
 	h->given = h->next;
 	set_state(h, h->next == h->n ? STATE_IDLE : STATE_HOLDING);
+}
+
+unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char *slab, size_t stride, bool more)
+{
+	struct dpdk_hold *h = q->hold;
+	dpdk_give(q); /* at its end a worker reads on without giving back */
+	if (h->next == h->n && (!more || burst(q) == 0))
+		return 0;
+	unsigned n = MIN(max, h->n - h->next);
+	for (unsigned i = 0; i < n; i++) {
+		if (i + 4 < n)
+			__builtin_prefetch(rte_pktmbuf_mtod((struct rte_mbuf *)h->mbufs[h->next + i + 4], char *));
+		item_make(q, (struct rte_mbuf **)&h->mbufs[h->next + i], &items[i], slab + i * stride, stride);
+	}
+	return q->reading = n;
+}
+
+void dpdk_took(struct dpdk_queue *q)
+{
+	__atomic_store_n(&q->hold->next, q->hold->next + q->reading, __ATOMIC_RELEASE);
+	q->reading = 0;
 }
 
 unsigned dpdk_close(struct dpdk_queue *q)

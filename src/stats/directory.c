@@ -68,9 +68,8 @@ static void entries_tame(struct stats_entry *to[STATS_SCOPES], const unsigned n[
 			e->unit[sizeof(e->unit) - 1] = '\0';
 			if (!e->name[0])
 				snprintf(e->name, sizeof(e->name), "#%u", i);
-			if (e->parent >= (s == STATS_BACKEND    ? n[STATS_OUTPUT]
-					  : s == STATS_ENDPOINT ? n[STATS_INPUT]
-								: 1))
+			bool is_of_input = s == STATS_ENDPOINT || s == STATS_DEVICE;
+			if (e->parent >= (s == STATS_BACKEND ? n[STATS_OUTPUT] : is_of_input ? n[STATS_INPUT] : 1))
 				e->parent = 0;
 		}
 	}

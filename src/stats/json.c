@@ -26,7 +26,8 @@ static const struct stats_entry *parent_of(const struct stats_copy *c, enum stat
 					   const struct stats_entry *e)
 {
 	enum stats_scope above = scope == STATS_BACKEND ? STATS_OUTPUT : STATS_INPUT;
-	if ((scope != STATS_BACKEND && scope != STATS_ENDPOINT) || e->parent >= stats_copy_entries(c, above))
+	bool has_parent = scope == STATS_BACKEND || scope == STATS_ENDPOINT || scope == STATS_DEVICE;
+	if (!has_parent || e->parent >= stats_copy_entries(c, above))
 		return NULL;
 	return stats_copy_entry(c, above, e->parent);
 }
