@@ -294,11 +294,10 @@ int master_run(const struct conf *cf)
 		return MASTER_EXIT_ERROR;
 	}
 	ev_run(m.loop, 0);
+	table_last(&m);
 	int exit_code = m.exit_code;
 	if (m.has_started)
 		account_last(&m);
-	if (m.has_started && cf->packet_table)
-		table_print(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.has_left)
 		exit_code = MASTER_EXIT_LEFT;
 	stop(&m);

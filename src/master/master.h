@@ -67,7 +67,7 @@ void account_last(struct master *m);
 
 /* table.c: packets from card to Kafka, on standard output */
 void table_second(struct master *m);
-void table_print(struct master *m);
+void table_last(struct master *m);
 
 /* control.c */
 int control_open(struct master *m, struct err *err);

@@ -73,7 +73,7 @@ static void print_row(const char *name, const struct table_row *row)
 	printf("%-5s %16llu %16llu %16llu %16llu\n", name, (ull)row->in, (ull)row->queued, (ull)row->out, (ull)row->drops);
 }
 
-void table_print(struct master *m)
+static void table_print(struct master *m)
 {
 	struct table_row nic = {0}, rx = {0}, tx = {0}, kaf = {0};
 	if (stats_copy_take(m->copy, NULL) != 0)
@@ -101,4 +101,10 @@ void table_second(struct master *m)
 	if (m->table_us < now_us)
 		m->table_us = now_us + m->cf->packet_table;
 	table_print(m);
+}
+
+void table_last(struct master *m)
+{
+	if (m->has_started && m->cf->packet_table)
+		table_print(m);
 }
