@@ -62,6 +62,8 @@ struct input_type {
 	void (*renew)(struct input *in, unsigned slot, struct stats_page *master_page);
 	/* Master, each second: true when slot's tenant should make place for one with a new handle. */
 	bool (*is_stale)(const struct input *in, unsigned slot);
+	/* Master, before fork: names of blocks of its own (stats_name, DEVICE). */
+	void (*label)(struct input *in, struct stats *stats);
 	/* Master, each second: the device's own counters, into the master's page. */
 	void (*kernel_drops)(struct input *in, struct stats_page *master_page);
 	/* Worker and master: the brokers of our own outputs are these now ("10.0.0.1:9092,[::1]:9092"). */

@@ -37,6 +37,7 @@ struct capture_driver {
 	uint64_t (*died)(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *master_page);
 	void (*renew)(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *master_page);
 	bool (*is_stale)(const struct input *in, const struct endpoint *ep, unsigned slot);
+	void (*label)(struct input *in, struct endpoint *ep, struct stats *stats);
 	void (*kernel_drops)(struct input *in, struct endpoint *ep, struct stats_page *master_page);
 	void (*exclude)(struct input *in, struct endpoint *ep, const char *peers);
 	/* Worker: makes the source of in->slot by capture_source_new; none is fine (the device is away). 0, or -errno. */

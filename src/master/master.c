@@ -172,6 +172,8 @@ static void name_all(struct master *m)
 		for (size_t k = 0; k < in->cf->n_outputs; k++)
 			feeds |= UINT64_C(1) << in->cf->outputs[k]->index;
 		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds, in->type->name);
+		if (in->type->label)
+			in->type->label(&m->inputs[i], m->stats);
 		for (unsigned e = 0; e < in->n_endpoints; e++)
 			for (unsigned k = 0; k < in->endpoints[e].n_fds; k++) {
 				const struct endpoint *ep = &in->endpoints[e];
