@@ -124,7 +124,8 @@ START_TEST(ini_file)
 		  "[kafka-topic]\ncompression.codec = lz4\nrequest.required.acks = 1\nwith.equals = a=b");
 	struct conf *cf = must_load("fastcapa -- -c FILE");
 	const struct conf_output *out = &cf->outputs[0];
-	ck_assert_uint_eq(out->properties.n, 7);
+	ck_assert_uint_eq(out->properties.n, 8);
+	ck_assert_str_eq(property(out, "queue.buffering.max.ms"), "1000");
 	ck_assert_uint_eq(out->topic_properties.n, 0);
 	ck_assert_str_eq(property(out, "client.id"), "fastcapa");
 	ck_assert_str_eq(property(out, "compression.codec"), "lz4");
