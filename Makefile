@@ -15,20 +15,23 @@ WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswi
 HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
 CFLAGS  ?= -O3 -g
 override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
-override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) -Iinclude
+override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) $(if $(HAS_PCAP),-DMILLRACE_PCAP) -Iinclude
 override LDFLAGS += -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN))
 
-# What may be absent. KAFKA=auto (default): built in when librdkafka is there; 1: must be there; 0: left out.
+# What may be absent, libraries of which the packets' one is PCAP. KAFKA=auto (default): built in when librdkafka is there; 1: must be there; 0: left out.
 KAFKA     ?= auto
 HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka && echo 1),$(filter 1,$(KAFKA)))
+PCAP      ?= auto
+HAS_PCAP  := $(if $(filter auto,$(PCAP)),$(shell pkg-config --exists libpcap && echo 1),$(filter 1,$(PCAP)))
 
-LIBS          := -lev -lyaml -lxxhash -lcares -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)
+LIBS          := -lev -lyaml -lxxhash -lcares -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)$(if $(HAS_PCAP), -lpcap)
 LIBS_replay   := -lpcap
 LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 
 PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
-LIB_SRC  := $(sort $(if $(HAS_KAFKA),$(wildcard src/*/*.c),$(filter-out src/output/kafka%,$(wildcard src/*/*.c))))
+ABSENT   := $(if $(HAS_KAFKA),,src/output/kafka%) $(if $(HAS_PCAP),,src/input/capture_pcap.c src/input/tap_%)
+LIB_SRC  := $(sort $(filter-out $(ABSENT),$(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
 TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_store.c,$(wildcard tests/unit/test_*.c))))
 
