@@ -193,6 +193,8 @@ int input_slot_fd(const struct endpoint *ep, unsigned slot);
 
 /* The packets that libpcap itself would give: version for people, NULL when it is not built in. */
 const char *input_pcap_version(void);
+/* The same of DPDK. */
+const char *input_dpdk_version(void);
 
 /* Worker: loop, page, slot and the callbacks are set; makes the sources of this slot. 0, or -errno with err. */
 int input_open(struct input *in, struct err *err);

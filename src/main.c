@@ -12,14 +12,14 @@
 
 static int print_version(void)
 {
-	const char *pcap = input_pcap_version();
+	const char *pcap = input_pcap_version(), *dpdk = input_dpdk_version();
 	printf("millrace %s\n", MILLRACE_VERSION);
 #ifdef MILLRACE_KAFKA
 	const char *kafka = "yes";
 #else
 	const char *kafka = "not built in";
 #endif
-	printf("kafka: %s\npcap: %s\n", kafka, pcap ? pcap : "not built in");
+	printf("kafka: %s\npcap: %s\ndpdk: %s\n", kafka, pcap ? pcap : "not built in", dpdk ? dpdk : "not built in");
 	return 0;
 }
 

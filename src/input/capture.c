@@ -97,6 +97,13 @@ static bool capture_is_stale(const struct input *in, unsigned slot)
 	return false;
 }
 
+static void capture_label(struct input *in, struct stats *stats)
+{
+	for (unsigned i = 0; i < in->n_endpoints; i++)
+		if (driver(&in->endpoints[i])->label)
+			driver(&in->endpoints[i])->label(in, &in->endpoints[i], stats);
+}
+
 static void capture_kernel_drops(struct input *in, struct stats_page *master_page)
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++)
@@ -230,6 +237,7 @@ const struct input_type input_capture = {
     .died = capture_died,
     .renew = capture_renew,
     .is_stale = capture_is_stale,
+    .label = capture_label,
     .kernel_drops = capture_kernel_drops,
     .exclude = capture_exclude,
     .open = capture_open,

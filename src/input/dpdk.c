@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* One endpoint in one worker. */
-struct tap {
+struct dpdk_tap {
 	struct dpdk_queue q;
 	unsigned left; /* while draining: packets that are still read at most */
 };
@@ -48,6 +48,9 @@ static int dpdk_driver_bind(struct input *in, struct endpoint *ep, struct err *e
 	for (unsigned slot = 0; slot < in->n_slots; slot++)
 		ep->fds[slot] = -1;
 	ep->n_fds = in->n_slots;
+	int r = dpdk_filter_make(&d->filter, cf->name, cf->filter, "", err);
+	if (r != 0)
+		return r;
 	log_info("input \"%s\": DPDK port %s with %u queue%s of %u descriptors%s%s", cf->name, d->name, d->queues,
 		 d->queues == 1 ? "" : "s", d->descriptors,
 		 d->rss.types	       ? ", RSS "
@@ -160,11 +163,20 @@ static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stat
 	dpdk_each_xstat(d, count_xstat, &(struct xstats){.d = d, .page = master_page});
 }
 
+/* The brokers have changed; master and worker. What cannot be compiled leaves the filter as it is. */
+static void dpdk_exclude(struct input *in, struct endpoint *ep, const char *peers)
+{
+	struct err err = {""};
+	struct dpdk *d = ep->impl;
+	if (dpdk_filter_make(&d->filter, in->cf->name, in->cf->filter, peers, &err) != 0)
+		log_warn("%s", err.text);
+}
+
 /* -- worker ---------------------------------------------------------------------------------------------------------- */
 
 static int dpdk_driver_open(struct input *in, struct endpoint *ep, struct err *err)
 {
-	struct tap *t = calloc(1, sizeof *t);
+	struct dpdk_tap *t = calloc(1, sizeof *t);
 	struct capture_source *cs = t ? capture_source_new(in, ep, -1) : NULL;
 	if (!cs) {
 		free(t);
@@ -178,15 +190,19 @@ static int dpdk_driver_open(struct input *in, struct endpoint *ep, struct err *e
 static void add_items(struct capture_source *cs, const struct item *items, unsigned n)
 {
 	uint32_t snaplen = (uint32_t)cs->source.in->cf->snaplen;
+	const struct dpdk *d = cs->ep->impl;
 	for (unsigned i = 0; i < n; i++)
-		capture_refer(cs, items[i].bytes, MIN(items[i].len, snaplen), items[i].original_len, items[i].time_ns,
-			      items[i].link_type);
+		if (d->filter && !dpdk_filter_passes(d->filter, &items[i]))
+			cs->source.in->stats->filtered_packets++;
+		else
+			capture_refer(cs, items[i].bytes, MIN(items[i].len, snaplen), items[i].original_len, items[i].time_ns,
+				      items[i].link_type);
 }
 
 static void dpdk_driver_read(struct capture_source *cs, unsigned max)
 {
 	struct source *s = &cs->source;
-	struct tap *t = cs->impl;
+	struct dpdk_tap *t = cs->impl;
 	struct hand *h = s->in->hand;
 	struct item items[BATCH_ITEMS];
 	bool may_burst = !s->in->draining || t->left > 0;
@@ -197,11 +213,13 @@ static void dpdk_driver_read(struct capture_source *cs, unsigned max)
 		t->left -= MIN(t->left, n);
 	add_items(cs, items, n);
 	dpdk_took(&t->q);
+	if (cs->n == 0)
+		dpdk_give(&t->q); /* none passed the filter: nobody else will */
 }
 
 static void dpdk_driver_give(struct capture_source *cs)
 {
-	struct tap *t = cs->impl;
+	struct dpdk_tap *t = cs->impl;
 	dpdk_give(&t->q);
 }
 
@@ -209,13 +227,13 @@ static void dpdk_driver_give(struct capture_source *cs)
  * it itself. */
 static void dpdk_drain(struct capture_source *cs)
 {
-	struct tap *t = cs->impl;
+	struct dpdk_tap *t = cs->impl;
 	t->left = cs->source.in->keeps_sockets ? 0 : t->q.dpdk->descriptors;
 }
 
 static void dpdk_end(struct capture_source *cs)
 {
-	struct tap *t = cs->impl;
+	struct dpdk_tap *t = cs->impl;
 	struct stats_input *st = cs->source.in->stats;
 	unsigned unread = t ? dpdk_close(&t->q) : 0;
 	st->received_packets += unread; /* at the deadline: the rest of a burst */
@@ -233,6 +251,7 @@ const struct capture_driver capture_dpdk = {
     .died = dpdk_died,
     .label = dpdk_label,
     .kernel_drops = dpdk_kernel_drops,
+    .exclude = dpdk_exclude,
     .open = dpdk_driver_open,
     .read = dpdk_driver_read,
     .give = dpdk_driver_give,

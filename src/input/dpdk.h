@@ -67,6 +67,15 @@ struct dpdk_rss {
 };
 void dpdk_rss_make(struct dpdk_rss *rss, const struct rte_eth_dev_info *info, unsigned queues, bool symmetric);
 
+/* -- dpdk_filter.c --------------------------------------------------------------------------------------------------- */
+
+struct dpdk_filter;
+/* A program for the user's filter and without the traffic of `peers` ("10.0.0.1:9092,…"), in the place of *f; NULL there:
+ * everything passes. 0, or -errno with one sentence, and *f is as it was. */
+int dpdk_filter_make(struct dpdk_filter **f, const char *input, const char *filter, const char *peers, struct err *err);
+void dpdk_filter_free(struct dpdk_filter *f);
+bool dpdk_filter_passes(const struct dpdk_filter *f, const struct item *item);
+
 /* -- dpdk_eal.c: master ---------------------------------------------------------------------------------------------- */
 
 /* Once a process; a second input with the same arguments, or none, is fine. Steals no signal and no CPU from the caller.
@@ -98,6 +107,7 @@ struct dpdk {
 	size_t n_sockets;
 	uint64_t ring_dropped; /* what they said so far */
 	struct dpdk_rss rss;
+	struct dpdk_filter *filter; /* NULL: everything passes */
 	unsigned first_xstat, n_xstats; /* blocks of the counter pages, by dpdk.c */
 };
 

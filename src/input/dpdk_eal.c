@@ -5,6 +5,8 @@
  */
 #include "dpdk.h"
 
+#include <input.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
@@ -12,6 +14,7 @@
 #include <rte_errno.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
+#include <rte_version.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -189,6 +192,11 @@ void dpdk_eal_stop(void)
 	eal.fds = NULL;
 	eal.arguments = NULL;
 	eal.n_fds = 0;
+}
+
+const char *input_dpdk_version(void)
+{
+	return rte_version();
 }
 
 /* -- worker ---------------------------------------------------------------------------------------------------------- */

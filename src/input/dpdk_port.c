@@ -295,6 +295,7 @@ void dpdk_unbind(struct dpdk *d)
 		munmap(d->holds, d->queues * sizeof *d->holds);
 	if (d->has_eal)
 		dpdk_eal_stop();
+	dpdk_filter_free(d->filter);
 	free(d->pools);
 	free(d->sockets);
 	free(d);

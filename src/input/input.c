@@ -43,6 +43,13 @@ size_t input_check(const struct conf *cf, struct text *errors)
 	return n;
 }
 
+#ifndef MILLRACE_DPDK
+const char *input_dpdk_version(void)
+{
+	return NULL;
+}
+#endif
+
 #ifndef MILLRACE_PCAP
 const char *input_pcap_version(void)
 {
