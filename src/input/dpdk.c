@@ -19,6 +19,17 @@ struct dpdk_tap {
 
 /* -- master ---------------------------------------------------------------------------------------------------------- */
 
+static size_t dpdk_check(const struct conf_input *cf, const char *where, struct text *errors)
+{
+	struct err err = {""};
+	struct dpdk_filter *filter = NULL;
+	int r = dpdk_filter_make(&filter, cf->name, cf->filter, "", &err);
+	dpdk_filter_free(filter);
+	if (r != 0)
+		text_add(errors, "%s: %s\n", where, err.text);
+	return r != 0;
+}
+
 static bool dpdk_is_mine(const struct conf_input *cf, const char *device)
 {
 	return cf->port[0] || cf->eal.n > 0 || dpdk_is_pci_address(device);
@@ -244,6 +255,7 @@ static void dpdk_end(struct capture_source *cs)
 
 const struct capture_driver capture_dpdk = {
     .name = "dpdk",
+    .check = dpdk_check,
     .is_mine = dpdk_is_mine,
     .bind = dpdk_driver_bind,
     .unbind = dpdk_driver_unbind,

@@ -82,8 +82,9 @@ bool dpdk_filter_passes(const struct dpdk_filter *f, const struct item *item);
  * 0 or -errno with one sentence. */
 int dpdk_eal_start(const struct dpdk_args *a, const char *input, struct err *err);
 void dpdk_eal_stop(void); /* as often as it was started; the last, when no worker is left, ends it */
-/* What the EAL and its drivers said last at level error, for a sentence; "" or " (…)". */
+/* What the EAL and its drivers said first at level error since the last forget, for a sentence; "" or " (…)". */
 const char *dpdk_eal_why(void);
+void dpdk_eal_forget(void);
 /* Descriptors that the EAL and its drivers opened; which of them a driver needs in a worker is the driver's secret. */
 size_t dpdk_eal_fds(const int **fds);
 void dpdk_eal_note_fds(void); /* after a port was started */

@@ -221,7 +221,8 @@ static int add_port(struct dpdk_args *a, const struct dpdk_wish *wish, struct er
 	a->port[len] = '\0';
 	if (dpdk_is_pci_address(a->port))
 		return has_any(a, (const char *const[]){"-a", "--allow", NULL}) ? 0 : add_pair(a, "-a", a->port, err);
-	if (is_virtual(a->port) && !has_vdev(a, a->port))
+	/* a bare name beside devices that eal makes is meant to be one of them */
+	if (is_virtual(a->port) && !has_vdev(a, a->port) && (wish->port[len] || !has(a, "--vdev")))
 		return add_pair(a, "--vdev", wish->port, err);
 	return 0;
 }

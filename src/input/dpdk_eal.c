@@ -32,7 +32,7 @@ static struct {
 
 /* -- log ------------------------------------------------------------------------------------------------------------- */
 
-/* One call a line. What stands at level error explains a failure, so it is kept; the rest is for those who debug. */
+/* One call a line. The first line at level error explains a failure, so it is kept; the rest is for those who debug. */
 static ssize_t said(void *cookie, const char *text, size_t len)
 {
 	(void)cookie;
@@ -45,7 +45,8 @@ static ssize_t said(void *cookie, const char *text, size_t len)
 	char line[256];
 	text_escape(line, sizeof line, text, n);
 	if (level > 0 && level <= RTE_LOG_ERR) {
-		snprintf(eal.why, sizeof eal.why, " (%s)", line);
+		if (!eal.why[0])
+			snprintf(eal.why, sizeof eal.why, " (%s)", line);
 		log_warn("DPDK: %s", line);
 	} else {
 		log_debug("DPDK: %s", line);
@@ -65,6 +66,11 @@ static void log_to_ours(void)
 const char *dpdk_eal_why(void)
 {
 	return eal.why;
+}
+
+void dpdk_eal_forget(void)
+{
+	eal.why[0] = '\0';
 }
 
 /* -- descriptors ----------------------------------------------------------------------------------------------------- */
@@ -128,7 +134,7 @@ static char *in_one_text(const struct dpdk_args *a)
 static int say_failure(const char *input, int code, struct err *err)
 {
 	const char *hint = "";
-	if (code == EACCES || code == EPERM)
+	if (strstr(eal.why, "uge") == NULL && (code == EACCES || code == EPERM))
 		hint = "; start as root";
 	else if (strstr(eal.why, "uge") != NULL || code == ENOMEM)
 		hint = "; reserve hugepages (sysctl vm.nr_hugepages), or add --no-huge and -m MEGABYTES to eal";
@@ -151,6 +157,9 @@ static int init(const struct dpdk_args *a)
 	int code = rte_errno;
 	if (has_cpus)
 		sched_setaffinity(0, sizeof cpus, &cpus);
+	/* without --proc-type and shared files there is nothing in it; if there is, it stays */
+	if (rte_eal_get_runtime_dir())
+		rmdir(rte_eal_get_runtime_dir());
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return r < 0 ? -MAX(code, 1) : 0;
 }

@@ -48,11 +48,13 @@ static int say_ports(const char *input, const char *what, struct err *err)
 {
 	struct text t = {0};
 	list_ports(&t);
+	if (dpdk_eal_why()[0] && !t.len)
+		return err_set(err, -ENODEV, "Input \"%s\": %s; DPDK could not make it%s.", input, what, dpdk_eal_why());
 	int r = t.len ? err_set(err, -ENODEV, "Input \"%s\": %s; DPDK has %s.", input, what, t.s)
 		      : err_set(err, -ENODEV,
 				"Input \"%s\": %s; DPDK has none: bind the device to a driver of DPDK (dpdk-devbind.py), "
-				"or name a virtual one in port (net_af_packet0,iface=eth1)%s.",
-				input, what, dpdk_eal_why());
+				"or name a virtual one in port (net_af_packet0,iface=eth1).",
+				input, what);
 	text_free(&t);
 	return r;
 }
@@ -234,6 +236,7 @@ static int port_make(struct dpdk *d, const struct dpdk_wish *wish, const struct 
 		r = take_port(d, wish, err);
 	if (r != 0)
 		return r;
+	dpdk_eal_forget(); /* what was said of other devices */
 	r = rte_eth_dev_info_get(d->port, &info);
 	if (r != 0)
 		return refuse(d, wish, "cannot be asked what it is", r, err);

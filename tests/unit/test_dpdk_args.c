@@ -46,7 +46,7 @@ START_TEST(words)
 	    {"", "-l 0;--pci-whitelist 01:00.0;--master-lcore 0", "millrace -l 0 --allow 01:00.0 --main-lcore 0 " ENDS " --no-shconf --huge-unlink", "", 0},
 	    {"net_ring0", "-l 0", "millrace -l 0 --vdev net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
 	    {"net_ring0", "-l 0;--vdev=net_ring0", "millrace -l 0 --vdev=net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
-	    {"net_ring0", "-l 0;--vdev net_ring1", "millrace -l 0 --vdev net_ring1 --vdev net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
+	    {"net_ring0", "-l 0;--vdev net_ring1", "millrace -l 0 --vdev net_ring1 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
 	    {"", "-l 0;--vdev net_af_packet0,iface=e;-a 01:00.0", "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " -a 01:00.0 " ENDS " --no-shconf --huge-unlink", "", 16318},
 	    {"net_af_packet0,iface=e", "-l 0", "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " " ENDS " --no-pci --no-shconf --huge-unlink", "net_af_packet0", 16318},
 	    {"", "-l 0;--vdev=net_af_packet0,iface=e,qpairs=4", "millrace -l 0 --vdev=net_af_packet0,iface=e,qpairs=4," FRAMES " " ENDS " --no-pci --no-shconf --huge-unlink", "", 16318},
