@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * tap_filter: the filter of a capture as text for libpcap: only what comes in, without our own traffic to the brokers, and
- * with what the user asked for. PACKET_IGNORE_OUTGOING has no effect in a fanout group, so `inbound` is part of it; on lo,
- * where each packet is seen twice, it leaves one.
+ * tap_filter: the filter of a capture as text for libpcap: only what comes in, without our own traffic to the brokers,
+ * and with what the user asked for. PACKET_IGNORE_OUTGOING has no effect in a fanout group, so `inbound` is part of it;
+ * on lo, where each packet is seen twice, it leaves one.
  */
 #include "tap.h"
 
@@ -72,7 +72,8 @@ void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown)
 	for (size_t i = 0; i < cf->n_outputs; i++) {
 		const struct conf_map *map = &cf->outputs[i].properties;
 		for (size_t k = 0; cf->outputs[i].type == CONF_OUTPUT_TYPE_KAFKA && k < map->n; k++) {
-			if (strcmp(map->keys[k], "bootstrap.servers") != 0 && strcmp(map->keys[k], "metadata.broker.list") != 0)
+			if (strcmp(map->keys[k], "bootstrap.servers") != 0 &&
+			    strcmp(map->keys[k], "metadata.broker.list") != 0)
 				continue;
 			char *copy = strdup(map->values[k]), *rest = copy, *server;
 			while (rest && (server = strsep(&rest, ",")) != NULL)
