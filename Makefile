@@ -18,7 +18,7 @@ override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN)
 override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) $(if $(HAS_PCAP),-DMILLRACE_PCAP) -Iinclude
 override LDFLAGS += -pie -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SAN),-fsanitize=$(SAN))
 
-# What may be absent, libraries of which the packets' one is PCAP. KAFKA=auto (default): built in when librdkafka is there; 1: must be there; 0: left out.
+# What may be absent. auto (default): built in when the library is there; 1: must be there; 0: left out.
 KAFKA     ?= auto
 HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka && echo 1),$(filter 1,$(KAFKA)))
 PCAP      ?= auto
@@ -33,7 +33,9 @@ PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA)
 ABSENT   := $(if $(HAS_KAFKA),,src/output/kafka%) $(if $(HAS_PCAP),,src/input/capture_pcap.c src/input/tap_%)
 LIB_SRC  := $(sort $(filter-out $(ABSENT),$(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(if $(HAS_KAFKA),$(wildcard tests/unit/test_*.c),$(filter-out %test_kafka.c %test_kafka_store.c,$(wildcard tests/unit/test_*.c))))
+TESTS    := $(sort $(filter-out $(if $(HAS_KAFKA),,%test_kafka.c %test_kafka_pure.c) $(if $(HAS_PCAP),,%test_capture.c),$(wildcard tests/unit/test_*.c)))
+FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+BENCHES  := $(sort $(filter-out $(if $(HAS_KAFKA),,%floor_kafka.c) $(if $(HAS_PCAP),,%floor_pcap.c),$(wildcard tests/bench/*.c)))
 
 # DPDK=auto|1|0 likewise. Only the libraries that are called are linked: they cost an idle worker 0.6 MiB (measured: RSS 2.4 to
 # 3.0 MiB) and the start 0.3 ms; drivers are loaded by the EAL when an input asks for DPDK.
@@ -47,9 +49,6 @@ else
 LIB_OBJ  := $(filter-out $B/obj/src/input/dpdk%,$(LIB_OBJ))
 TESTS    := $(filter-out %test_rss.c %test_dpdk_args.c %test_dpdk_ring.c,$(TESTS))
 endif
-
-FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
-BENCHES  := $(sort $(wildcard tests/bench/*.c))
 
 .PHONY: all deps run check check-unit check-fuzz check-integ test soak bench fuzz lint install docs clean help
 .SECONDARY:
@@ -150,7 +149,7 @@ $B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/l
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$B/tests/%_bench: $B/obj/tests/bench/%_bench.o $B/libmillrace.a
+$(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/libmillrace.a
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
 

@@ -65,9 +65,10 @@ static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 {
 	struct conf *cf = ld->cf;
 	if (!args->backends.n && !args->kafka)
-		conf_load_error(ld, 0, "--backend",
-				"is missing; --listen and --capture need at least one --backend HOST:PORT, or --kafka BROKERS "
-				"--topic TOPIC");
+		conf_load_error(
+		    ld, 0, "--backend",
+		    "is missing; --listen and --capture need at least one --backend HOST:PORT, or --kafka BROKERS "
+		    "--topic TOPIC");
 	for (size_t i = 0; i < args->listen.n && !ld->no_memory; i++) {
 		const char *url = args->listen.items[i], *address = strstr(url, "://");
 		char scheme[16] = "";
@@ -127,7 +128,7 @@ static struct conf *load(const char *name, const char *bytes, size_t len, const 
 			 const struct conf_fastcapa *fc, struct conf_errors *errors)
 {
 	struct conf_load ld = {
-		.name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
+	    .name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
 	if (ld.cf && bytes)
 		ld.cf->path = conf_mem_copy(name, strlen(name));
 	if (!ld.cf || !ld.top || (bytes && !ld.cf->path) || conf_object_init(CONF_SCOPE_TOP, ld.cf) != 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * capture: packets of network interfaces. Chooses the driver of each endpoint, hands every call to it, keeps the account
- * of packets and finds the UDP payloads for outputs of lines. The drivers open and read devices. Packets carry privileges
- * only in the master: workers get handles that are open.
+ * capture: packets of network interfaces. Chooses the driver of each endpoint, hands every call to it, keeps the
+ * account of packets and finds the UDP payloads for outputs of lines. The drivers open and read devices. Packets carry
+ * privileges only in the master: workers get handles that are open.
  */
 #include "capture.h"
 
@@ -11,12 +11,12 @@
 
 static const struct capture_driver *const drivers[] = {
 #ifdef MILLRACE_DPDK
-	&capture_dpdk,
+    &capture_dpdk,
 #endif
 #ifdef MILLRACE_PCAP
-	&capture_pcap,
+    &capture_pcap,
 #endif
-	NULL,
+    NULL,
 };
 
 static const struct capture_driver *driver_of(const struct conf_input *cf, const char *device)
@@ -24,7 +24,8 @@ static const struct capture_driver *driver_of(const struct conf_input *cf, const
 	bool is_auto = cf->driver == CONF_DRIVER_AUTO && !cf->port[0];
 	const char *name = cf->port[0] ? conf_word(CONF_DRIVER_DPDK) : conf_word(cf->driver);
 	for (size_t i = 0; drivers[i]; i++)
-		if (is_auto ? !drivers[i]->is_mine || drivers[i]->is_mine(cf, device) : strcmp(drivers[i]->name, name) == 0)
+		if (is_auto ? !drivers[i]->is_mine || drivers[i]->is_mine(cf, device)
+			    : strcmp(drivers[i]->name, name) == 0)
 			return drivers[i];
 	return NULL;
 }
@@ -92,7 +93,8 @@ static void capture_renew(struct input *in, unsigned slot, struct stats_page *ma
 static bool capture_is_stale(const struct input *in, unsigned slot)
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++)
-		if (driver(&in->endpoints[i])->is_stale && driver(&in->endpoints[i])->is_stale(in, &in->endpoints[i], slot))
+		if (driver(&in->endpoints[i])->is_stale &&
+		    driver(&in->endpoints[i])->is_stale(in, &in->endpoints[i], slot))
 			return true;
 	return false;
 }

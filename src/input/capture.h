@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * capture: what the drivers of `type: capture` share. A driver is one table of functions; capture.c chooses it for each
- * endpoint and does the rest: endpoints, accounts, what a batch of packets is. A driver opens devices and reads packets.
+ * endpoint and does the rest: endpoints, accounts, what a batch of packets is. A driver opens devices and reads
+ * packets.
  */
 #ifndef INPUT_CAPTURE_H
 #define INPUT_CAPTURE_H
@@ -24,7 +25,8 @@ struct capture_source {
 
 struct capture_driver {
 	const char *name; /* as in the configuration */
-	/* Master and -t: what is wrong with the options. Adds lines "WHERE: what"; returns how many. NULL: nothing to check. */
+	/* Master and -t: what is wrong with the options. Adds lines "WHERE: what"; returns how many. NULL: nothing to
+	 * check. */
 	size_t (*check)(const struct conf_input *cf, const char *where, struct text *errors);
 	/* Master, for driver: auto: whether the device is this driver's. */
 	bool (*is_mine)(const struct conf_input *cf, const char *device);
@@ -34,13 +36,15 @@ struct capture_driver {
 	void (*unbind)(struct input *in, struct endpoint *ep);
 	/* The same as in struct input_type, for one endpoint. NULL: nothing to do. */
 	void (*keep)(struct input *in, struct endpoint *ep, unsigned slot, int *keep, size_t *n);
-	uint64_t (*died)(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *master_page);
+	uint64_t (*died)(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
+			 struct stats_page *master_page);
 	void (*renew)(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *master_page);
 	bool (*is_stale)(const struct input *in, const struct endpoint *ep, unsigned slot);
 	void (*label)(struct input *in, struct endpoint *ep, struct stats *stats);
 	void (*kernel_drops)(struct input *in, struct endpoint *ep, struct stats_page *master_page);
 	void (*exclude)(struct input *in, struct endpoint *ep, const char *peers);
-	/* Worker: makes the source of in->slot by capture_source_new; none is fine (the device is away). 0, or -errno. */
+	/* Worker: makes the source of in->slot by capture_source_new; none is fine (the device is away). 0, or -errno.
+	 */
 	int (*open)(struct input *in, struct endpoint *ep, struct err *err);
 	/* Worker: reads up to `max` packets (at most BATCH_ITEMS) and adds each by capture_copy or capture_refer. Sets
 	 * s->drained and s->ended as input_type.read does. */
@@ -64,8 +68,8 @@ enum {
 /* Worker: a source of the endpoint; fd is taken (-1: polled). NULL: no memory. */
 struct capture_source *capture_source_new(struct input *in, struct endpoint *ep, int fd);
 
-/* What the two below share: packet number cs->n is at `bytes`. The hand names its length last, so that the master counts
- * whole packets only. */
+/* What the two below share: packet number cs->n is at `bytes`. The hand names its length last, so that the master
+ * counts whole packets only. */
 static inline void capture_add(struct capture_source *cs, char *bytes, uint32_t len, uint32_t original_len,
 			       uint64_t time_ns, uint32_t link_type)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The driver `pcap`: libpcap on a Linux interface, one ring for each worker in one fanout group. The master makes and closes
- * rings and reads their statistics (which resets them); a worker only reads its own. Rings are not lent: what waits in the
- * ring of a dead worker is counted, and the group gives its flows to the others at once.
+ * The driver `pcap`: libpcap on a Linux interface, one ring for each worker in one fanout group. The master makes and
+ * closes rings and reads their statistics (which resets them); a worker only reads its own. Rings are not lent: what
+ * waits in the ring of a dead worker is counted, and the group gives its flows to the others at once.
  */
 #include "tap.h"
 
@@ -40,8 +40,10 @@ static void find_peers(const struct input *in, struct tap *tap)
 		return;
 	tap_peers(in->conf, &tap->peers, &unknown);
 	if (unknown.len)
-		log_warn("input \"%s\": exclude_own: the address of %s is not known yet; traffic to it is captured until the "
-			 "brokers tell theirs", in->cf->name, unknown.s);
+		log_warn("input \"%s\": exclude_own: the address of %s is not known yet; traffic to it is captured "
+			 "until the "
+			 "brokers tell theirs",
+			 in->cf->name, unknown.s);
 	text_free(&unknown);
 }
 
@@ -60,7 +62,8 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	tap->n_slots = in->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
 	tap->rings = calloc(in->n_slots, sizeof *tap->rings);
-	void *m = mmap(NULL, in->n_slots * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	void *m =
+	    mmap(NULL, in->n_slots * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	tap->taken = m == MAP_FAILED ? NULL : m;
 	return tap->rings && tap->taken ? 0 : no_memory(err);
 }
@@ -241,7 +244,7 @@ static void tap_read(struct capture_source *cs, unsigned max)
 	do
 		n = pcap_dispatch(ps->ring->pcap, (int)max, on_packet, (u_char *)cs);
 	while (n == (int)max && cs->n == 0); /* all of them were to be discarded */
-	if (n < 0) { /* the interface is gone; the master says so */
+	if (n < 0) {                         /* the interface is gone; the master says so */
 		s->ended = s->drained = true;
 		return;
 	}

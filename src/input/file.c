@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0 reads
- * them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How far the
- * reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard input, whose
- * bytes are gone).
+ * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0
+ * reads them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How
+ * far the reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard
+ * input, whose bytes are gone).
  */
 #include "capture.h"
 
@@ -30,14 +30,14 @@ struct files {
 	size_t n, size;
 	struct progress {
 		uint64_t file, packets; /* so many packets of it are given */
-	} *progress; /* shared memory */
+	} * progress;                   /* shared memory */
 };
 
 struct file_source {
 	struct capture_source cs;
 	struct files *files;
-	int fd; /* -1: the next one is still to be opened */
-	uint64_t skip; /* packets of this file that a predecessor gave */
+	int fd;            /* -1: the next one is still to be opened */
+	uint64_t skip;     /* packets of this file that a predecessor gave */
 	size_t begin, end; /* of the buffer: not used yet */
 	bool is_eof;
 	struct packet_reader reader;
@@ -61,8 +61,8 @@ static size_t file_check(const struct conf_input *cf, const char *path, struct t
 		if (strcmp(file, "-") == 0 || access(file, R_OK) == 0)
 			continue;
 		wrong++;
-		text_add(errors, "%s:%d: inputs.%s.path: \"%s\" cannot be read: %s\n", path, cf->path.lines[i], cf->name,
-			 text_escape(shown, sizeof shown, file, strlen(file)), strerror(errno));
+		text_add(errors, "%s:%d: inputs.%s.path: \"%s\" cannot be read: %s\n", path, cf->path.lines[i],
+			 cf->name, text_escape(shown, sizeof shown, file, strlen(file)), strerror(errno));
 	}
 	return wrong;
 }
@@ -108,7 +108,8 @@ static int add_file(struct files *files, const char *path, uint64_t time_ns)
 static int by_time(const void *a, const void *b)
 {
 	const struct one_file *x = a, *y = b;
-	return x->time_ns != y->time_ns ? (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns) : strcmp(x->path, y->path);
+	return x->time_ns != y->time_ns ? (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns)
+					: strcmp(x->path, y->path);
 }
 
 static int add_directory(struct files *files, const char *path)
@@ -261,7 +262,8 @@ static enum step read_packet(struct file_source *fs)
 	struct packet_record p;
 	size_t used = 0;
 	const char *path = fs->files->list[fs->files->progress->file].path;
-	enum packet_read r = packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
+	enum packet_read r =
+	    packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
 	switch (r) {
 	case PACKET_READ_PACKET:
 		if (fs->skip > 0)
@@ -290,7 +292,8 @@ static enum step read_batch(struct file_source *fs)
 	struct hand *h = fs->cs.source.in->hand;
 	const char *slab_end = h->slab[0] + sizeof h->slab;
 	enum step step = STEP_ON;
-	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS && slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
+	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
+	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
 		step = read_packet(fs);
 	return step;
 }

@@ -29,13 +29,13 @@ struct ring {
 };
 
 struct tap {
-	struct ring *rings;	 /* [n_slots] */
+	struct ring *rings;      /* [n_slots] */
 	struct tap_taken *taken; /* [n_slots], shared memory */
 	unsigned n_slots, n_live;
-	int group;	   /* fanout id; -1: none yet */
-	unsigned ifindex;  /* of the interface of that name now; 0: there is none */
+	int group;        /* fanout id; -1: none yet */
+	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
-	struct text peers; /* of our own outputs, to be left out */
+	struct text peers;                                   /* of our own outputs, to be left out */
 	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped; /* of the interface at the last look */
 };
 
@@ -52,15 +52,17 @@ int ring_filter(struct ring *r, const struct input *in, const char *peers, struc
 /* Worker: nothing new comes into the ring. */
 void ring_shut(struct ring *r);
 
-/* -- tap_filter.c: pure, but for names that are looked up ------------------------------------------------------------ */
+/* -- tap_filter.c: pure, but for names that are looked up ------------------------------------------------------------
+ */
 
 /* "inbound", without the traffic of `peers` ("10.0.0.1:9092,[::1]:9092", or ""), and with the user's filter. */
 void tap_filter_make(struct text *t, const char *filter, const char *peers);
-/* The brokers of all kafka outputs that the configuration names, as addresses; what cannot be found is left out, and named
- * in `unknown`. Asks the system's resolver: master, at the start only. */
+/* The brokers of all kafka outputs that the configuration names, as addresses; what cannot be found is left out, and
+ * named in `unknown`. Asks the system's resolver: master, at the start only. */
 void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown);
 
-/* -- tap_interface.c: master ------------------------------------------------------------------------------------------ */
+/* -- tap_interface.c: master ------------------------------------------------------------------------------------------
+ */
 
 /* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says changes once. */
 void tap_look(struct tap *tap, const struct input *in, const char *device, struct stats_endpoint *st);

@@ -42,8 +42,8 @@ static void say_change(const struct tap *tap, const struct input *in, const char
 	if (tap->ifindex != 0 && ifindex == 0)
 		log_warn("input \"%s\": interface %s is gone; looking for it each second", in->cf->name, device);
 	else if (tap->ifindex != ifindex)
-		log_info("input \"%s\": interface %s is there%s; workers are renewed one by one to read it", in->cf->name, device,
-			 is_up ? "" : ", but down");
+		log_info("input \"%s\": interface %s is there%s; workers are renewed one by one to read it",
+			 in->cf->name, device, is_up ? "" : ", but down");
 	else if (tap->is_up && !is_up)
 		log_warn("input \"%s\": interface %s is down; waiting for it", in->cf->name, device);
 	else if (!tap->is_up && is_up)
@@ -94,7 +94,8 @@ void tap_offload_check(const struct input *in, const char *device)
 	bool gro = merges(fd, device, ETHTOOL_GGRO, UINT32_MAX), lro = merges(fd, device, ETHTOOL_GFLAGS, ETH_FLAG_LRO);
 	close(fd);
 	if (gro || lro)
-		log_warn("input \"%s\": interface %s merges packets before they are captured (%s%s%s), so frames are not those of the "
+		log_warn("input \"%s\": interface %s merges packets before they are captured (%s%s%s), so frames are "
+			 "not those of the "
 			 "wire: ethtool -K %s gro off lro off, or offload_check: false if that is wanted",
 			 in->cf->name, device, gro ? "GRO" : "", gro && lro ? ", " : "", lro ? "LRO" : "", device);
 }

@@ -16,7 +16,7 @@
 #endif
 
 enum {
-	TIMEOUT_MS = 10,	/* a ring's block is handed over when full, or after this */
+	TIMEOUT_MS = 10,        /* a ring's block is handed over when full, or after this */
 	FILTER_KEEPS = 0x40000, /* libpcap's own MAXIMUM_SNAPLEN: what the program returns in place of the snaplen */
 };
 
@@ -49,7 +49,7 @@ static int group_join(struct tap *tap, const struct input *in, int fd)
 static int say_failure(const struct input *in, const char *device, pcap_t *p, int code, struct err *err)
 {
 	const char *more = pcap_geterr(p);
-	int r = code == PCAP_ERROR_PERM_DENIED	    ? -EPERM
+	int r = code == PCAP_ERROR_PERM_DENIED      ? -EPERM
 		: code == PCAP_ERROR_NO_SUCH_DEVICE ? -ENODEV
 		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
 						    : -EIO;
@@ -69,11 +69,13 @@ static int activate(const struct input *in, const char *device, pcap_t *p, struc
 	if (code < 0)
 		return say_failure(in, device, p, code, err);
 	char why[PCAP_ERRBUF_SIZE] = "";
-	/* This also closes an eventfd that a blocking handle polls beside its socket: the socket is all that a worker keeps. */
+	/* This also closes an eventfd that a blocking handle polls beside its socket: the socket is all that a worker
+	 * keeps. */
 	if (pcap_setnonblock(p, 1, why) == -1)
 		return err_set(err, -EIO, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
 	if (pcap_get_tstamp_precision(p) != PCAP_TSTAMP_PRECISION_NANO)
-		return err_set(err, -ENOTSUP, "Input \"%s\": interface %s has no time stamps in nanoseconds.", in->cf->name, device);
+		return err_set(err, -ENOTSUP, "Input \"%s\": interface %s has no time stamps in nanoseconds.",
+			       in->cf->name, device);
 	return 0;
 }
 
@@ -107,14 +109,14 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 		rc = ring_filter(&made, in, tap->peers.s ? tap->peers.s : "", err);
 	}
 	if (rc == 0 && (rc = group_join(tap, in, made.fd)) != 0)
-		err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.", in->cf->name,
-			device, strerror(-rc));
+		err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
+			in->cf->name, device, strerror(-rc));
 	if (rc != 0) {
 		pcap_close(p);
 		return rc;
 	}
-	/* Until now it saw what others of the group have read, and before the filter was there, anything. Read at once: what
-	 * comes from here on is its own. */
+	/* Until now it saw what others of the group have read, and before the filter was there, anything. Read at once:
+	 * what comes from here on is its own. */
 	ring_statistics(&made, made.fd, NULL);
 	made.discard = made.stored;
 	*r = made;
@@ -122,7 +124,8 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 	return 0;
 }
 
-/* -- counting and closing -------------------------------------------------------------------------------------------- */
+/* -- counting and closing --------------------------------------------------------------------------------------------
+ */
 
 void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st)
 {
@@ -139,7 +142,8 @@ void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st)
 
 uint64_t ring_close(struct tap *tap, struct ring *r, uint64_t taken, struct stats_endpoint *st)
 {
-	/* pcap_close takes its time (it unmaps the ring), and the kernel goes on counting: so the last look is at a copy. */
+	/* pcap_close takes its time (it unmaps the ring), and the kernel goes on counting: so the last look is at a
+	 * copy. */
 	int fd = dup(r->fd);
 	pcap_close(r->pcap);
 	if (fd != -1) {
@@ -152,7 +156,8 @@ uint64_t ring_close(struct tap *tap, struct ring *r, uint64_t taken, struct stat
 	return stored > own ? stored - own : 0;
 }
 
-/* -- a live ring ------------------------------------------------------------------------------------------------------ */
+/* -- a live ring ------------------------------------------------------------------------------------------------------
+ */
 
 static int attach(int fd, struct bpf_insn *insns, unsigned n)
 {
@@ -160,8 +165,9 @@ static int attach(int fd, struct bpf_insn *insns, unsigned n)
 	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == -1 ? -errno : 0;
 }
 
-/* What libpcap does to a program before it goes to the kernel: it returns more than any packet has (the handle cuts to the
- * snaplen), and on an interface without Ethernet heads, offsets into the cooked head that libpcap makes are moved. */
+/* What libpcap does to a program before it goes to the kernel: it returns more than any packet has (the handle cuts to
+ * the snaplen), and on an interface without Ethernet heads, offsets into the cooked head that libpcap makes are moved.
+ */
 static void adapt(struct bpf_program *program, uint32_t link_type)
 {
 	enum { COOKED_BYTES = 16, COOKED_TYPE_AT = 0, COOKED_PROTOCOL_AT = 14 };
@@ -171,7 +177,8 @@ static void adapt(struct bpf_program *program, uint32_t link_type)
 		bool is_load = class == BPF_LD && (mode == BPF_ABS || mode == BPF_IND);
 		if (insn->code == (BPF_RET | BPF_K) && insn->k != 0)
 			insn->k = FILTER_KEEPS;
-		if (link_type != DLT_LINUX_SLL || (int32_t)insn->k < 0 || !(is_load || (class == BPF_LDX && mode == BPF_MSH)))
+		if (link_type != DLT_LINUX_SLL || (int32_t)insn->k < 0 ||
+		    !(is_load || (class == BPF_LDX && mode == BPF_MSH)))
 			continue;
 		if (insn->k >= COOKED_BYTES)
 			insn->k -= COOKED_BYTES;
@@ -182,9 +189,9 @@ static void adapt(struct bpf_program *program, uint32_t link_type)
 	}
 }
 
-/* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's present
- * block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each ring, some
- * hundred packets, would vanish (libpcap 1.10.3, measured). */
+/* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's
+ * present block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each
+ * ring, some hundred packets, would vanish (libpcap 1.10.3, measured). */
 int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err)
 {
 	struct bpf_program program;

@@ -117,7 +117,8 @@ static void account_input(const struct master *m, const struct input *in)
 {
 	struct stats_input sum = sum_input(m, in);
 	if (in->type->is_packets)
-		log_info("input \"%s\": %llu packets received = %llu to outputs + %llu dropped at the end + %llu lost at death",
+		log_info("input \"%s\": %llu packets received = %llu to outputs + %llu dropped at the end + %llu lost "
+			 "at death",
 			 in->cf->name, (ull)sum.received_packets, (ull)sum.to_outputs_packets,
 			 (ull)sum.dropped_shutdown_packets, (ull)sum.lost_at_death_packets);
 	if (in->type->is_packets && !in->wants_lines)
@@ -181,8 +182,8 @@ uint64_t account_lost(struct master *m)
 		return 1;
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		struct stats_input sum = sum_input(m, &m->inputs[i]);
-		lost += sum.damaged_files + sum.dropped_shutdown_packets + sum.lost_at_death_packets + sum.lost_at_death_lines +
-			sum.dropped_shutdown_lines;
+		lost += sum.damaged_files + sum.dropped_shutdown_packets + sum.lost_at_death_packets +
+			sum.lost_at_death_lines + sum.dropped_shutdown_lines;
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
 		for (unsigned k = 0; k < m->outputs[i].n_backends; k++) {

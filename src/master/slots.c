@@ -58,7 +58,8 @@ static void lend(struct slot *s)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
 			const struct endpoint *ep = &m->inputs[i].endpoints[k];
 			struct link_message msg = {.type = LINK_ADOPT, .slot = s->number, .input = (uint32_t)i};
-			if (ep->n_fds == 1 || m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
+			if (ep->n_fds == 1 ||
+			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
 				continue;
 			if (net_send_fd(to->link, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
 				return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_packet: packets become messages: one each, keyed by its time (format packet), or many as a whole pcap file (format
- * pcap). Decides the partition by the packet's flow, and keeps the time within a partition from falling. Worker only; does
- * not talk to librdkafka.
+ * kafka_packet: packets become messages: one each, keyed by its time (format packet), or many as a whole pcap file
+ * (format pcap). Decides the partition by the packet's flow, and keeps the time within a partition from falling. Worker
+ * only; does not talk to librdkafka.
  */
 #include "kafka.h"
 
@@ -19,7 +19,8 @@ static uint32_t packet_hash(struct kafka *k, const struct item *item)
 	return packet_flow_hash(&v);
 }
 
-/* -- time -------------------------------------------------------------------------------------------------------------- */
+/* -- time
+ * -------------------------------------------------------------------------------------------------------------- */
 
 int kafka_times_init(struct kafka *k, unsigned targets)
 {
@@ -30,15 +31,16 @@ int kafka_times_init(struct kafka *k, unsigned targets)
 	if (times == NULL)
 		return -1;
 	for (unsigned i = 0; i < MAX(targets, 1); i++)
-		times[i] = latest; /* which partition had which is not known any more: flows move when partitions are added */
+		times[i] =
+		    latest; /* which partition had which is not known any more: flows move when partitions are added */
 	free(k->times_us);
 	k->times_us = times;
 	k->n_times = MAX(targets, 1);
 	return 0;
 }
 
-/* Two senders on two CPUs do put older packets behind newer ones in one ring (measured); readers that roll files by time
- * must not see that. */
+/* Two senders on two CPUs do put older packets behind newer ones in one ring (measured); readers that roll files by
+ * time must not see that. */
 static uint64_t rising(struct kafka *k, uint32_t hash, uint64_t time_us)
 {
 	uint64_t *last = &k->times_us[hash % k->n_times];
@@ -51,7 +53,8 @@ static uint64_t rising(struct kafka *k, uint32_t hash, uint64_t time_us)
 	return *last = time_us;
 }
 
-/* -- packet: one each --------------------------------------------------------------------------------------------------- */
+/* -- packet: one each
+ * --------------------------------------------------------------------------------------------------- */
 
 /* False: held back. */
 static bool put_packet(struct kafka *k, const struct item *item, uint64_t now_us)
@@ -59,7 +62,8 @@ static bool put_packet(struct kafka *k, const struct item *item, uint64_t now_us
 	if (UNLIKELY(item->link_type != PACKET_LINK_ETHERNET)) {
 		k->backend->dropped_link_type_records++;
 		if (!k->is_link_said)
-			log_warn("output \"%s\": packets of link type %u are dropped: format packet is for Ethernet; use pcap",
+			log_warn("output \"%s\": packets of link type %u are dropped: format packet is for Ethernet; "
+				 "use pcap",
 				 k->out->cf->name, item->link_type);
 		k->is_link_said = true;
 		return true;
@@ -84,7 +88,8 @@ static bool put_packet(struct kafka *k, const struct item *item, uint64_t now_us
 	return true;
 }
 
-/* -- pcap: many ---------------------------------------------------------------------------------------------------------- */
+/* -- pcap: many
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool begin_file(struct kafka *k, struct builder *b, const struct item *item, uint32_t need, uint32_t hash)
 {

@@ -30,10 +30,15 @@ def udp_frame(payload, flow=0, tags=()):
     return head + b"\x08\x00" + ip + udp
 
 
+def number_line(i):
+    """A statsd line with its number, as millrace-replay --number makes them: millrace-sink looks for gaps and doubles."""
+    return b"m.k%06d:%d|c" % (i * 2654435761 % 10000, i)
+
+
 def line_frames(n, flows=200, size=0):
-    """n frames, each with one numbered statsd line, as millrace-sink --number takes them."""
+    """n frames, each with one numbered line."""
     for i in range(n):
-        line = b"m.k%06d:%d|c" % (i % 10000, i)
+        line = number_line(i)
         yield udp_frame(line + b"\n" * max(0, size - 42 - len(line)), flow=i % flows)
 
 
@@ -153,4 +158,4 @@ def idle_ticks(pid, seconds):
 
 
 __all__ = ["conf", "counter", "hugepages_reserved", "huge", "idle_ticks", "line_frames", "memory", "needs_dpdk", "needs_root",
-           "nic_drops", "settled", "tcpreplay", "udp_frame", "veth", "write_pcap"]
+           "nic_drops", "number_line", "settled", "tcpreplay", "udp_frame", "veth", "write_pcap"]

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from conftest import wait_for
-from dpdk_peers import (conf, counter, huge, idle_ticks, line_frames, memory, needs_dpdk, needs_root, nic_drops, settled,  # noqa: F401
+from dpdk_peers import (conf, counter, huge, idle_ticks, line_frames, memory, needs_dpdk, needs_root, nic_drops, number_line, settled,  # noqa: F401
                         tcpreplay, veth, write_pcap)
 
 pytestmark = [needs_dpdk, needs_root]
@@ -65,9 +65,9 @@ def test_other_inputs_go_on_and_idle_is_cheap(veth, bench, tmp_path):  # noqa: F
     tcpreplay(veth[0], file, "--pps", 5000)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         for i in range(1000):
-            udp.sendto(b"m.k%06d:%d|c" % (i, 5000 + i), ("127.0.0.1", bench.port))
+            udp.sendto(number_line(5000 + i), ("127.0.0.1", bench.port))
     with socket.create_connection(("127.0.0.1", bench.port)) as tcp:
-        tcp.sendall(b"".join(b"m.k%06d:%d|c\n" % (i, 6000 + i) for i in range(1000)))
+        tcp.sendall(b"".join(number_line(6000 + i) + b"\n" for i in range(1000)))
     report = sink.wait_lines(7000)
     assert (report["distinct"], report["doubles"]) == (7000, 0)
     shares = [idle_ticks(pid, 2.0) for pid in millrace.worker_pids().values()]
