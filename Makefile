@@ -45,6 +45,7 @@ ifneq ($(HAS_DPDK),)
 override CPPFLAGS += -DMILLRACE_DPDK
 DPDK_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags libdpdk))
 LIBS     += -lrte_ethdev -lrte_eal -lrte_mbuf -lrte_mempool -lrte_ring
+DPDK_SENDER := $(if $(HAS_PCAP),$B/tests/dpdk_ring_sender)
 else
 LIB_OBJ  := $(filter-out $B/obj/src/input/dpdk%,$(LIB_OBJ))
 TESTS    := $(filter-out %test_rss.c %test_dpdk_args.c %test_dpdk_ring.c,$(TESTS))
@@ -53,7 +54,7 @@ endif
 .PHONY: all deps run check check-unit check-fuzz check-integ test soak bench fuzz lint install docs clean help
 .SECONDARY:
 
-all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs ## build all programs into build/
+all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs $(DPDK_SENDER) ## build all programs into build/
 
 deps: ## install what is missing (Debian packages; needs root)
 	@tools/deps
@@ -153,7 +154,11 @@ $(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/lib
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lpthread
 
-$B/obj/src/input/dpdk%.o $B/obj/tests/unit/test_rss.o $B/obj/tests/unit/test_dpdk%.o: CPPFLAGS += $(DPDK_CPPFLAGS)
+$B/tests/dpdk_ring_sender: $B/obj/tests/integ/dpdk_ring_sender.o
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ -lpcap $(LIBS)
+
+$B/obj/tests/integ/dpdk%.o $B/obj/src/input/dpdk%.o $B/obj/tests/unit/test_rss.o $B/obj/tests/unit/test_dpdk%.o: CPPFLAGS += $(DPDK_CPPFLAGS)
 
 # tests may include a .c of src to reach its static functions
 $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/output -Isrc/stats -Isrc/master -I. \

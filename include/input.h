@@ -206,9 +206,10 @@ void input_published(struct input *in, bool batch_done);
 int input_adopt(struct input *in, int fd, unsigned lent_by);
 void input_release(struct input *in, unsigned lent_by);
 
-/* The same for a source that is polled: busy while packets come, then rests that grow from POLL_FIRST_US to POLL_LAST_US
- * (an idle one costs less than 1 % of a core). */
-enum { POLL_FIRST_US = 50, POLL_LAST_US = 1000 };
+/* The same for a source that is polled: busy while packets come, then rests that double from POLL_FIRST_US to POLL_SOON_US,
+ * and from there grow slowly, over 250 ms without a packet, to POLL_LAST_US: a wake-up from deep sleep takes 21 to 35 us on a
+ * virtual machine (measured: 2.2 % of a core with rests of 1 ms, 1.7 % with 2 ms, 0.6 % with these). */
+enum { POLL_FIRST_US = 50, POLL_SOON_US = 1000, POLL_LAST_US = 5000 };
 uint64_t coalesce_poll_us(uint64_t last_us, uint64_t found);
 
 /* Notes what a drain found. Returns how long to wait before the next read: 0 says wait for readiness. */

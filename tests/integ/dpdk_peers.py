@@ -57,7 +57,8 @@ def write_pcap(path, frames):
 @pytest.fixture
 def veth(own_network):
     """A pair ("mr0" to send into, "mr1" to read) in the test's own network; nothing else sends there."""
-    for words in (["ip", "link", "add", "mr0", "type", "veth", "peer", "name", "mr1"],
+    for words in (["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"],
+                  ["ip", "link", "add", "mr0", "type", "veth", "peer", "name", "mr1"],
                   ["ip", "link", "set", "mr0", "mtu", "9200", "addrgenmode", "none"],
                   ["ip", "link", "set", "mr1", "mtu", "9200", "addrgenmode", "none"],
                   ["ip", "link", "set", "mr0", "up"], ["ip", "link", "set", "mr1", "up"]):
