@@ -136,9 +136,10 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 	if (!tap->rings[slot].pcap)
 		return 0;
 	/* The last ring of the group: the next one joins before this one leaves, so that nothing falls between them. */
-	if (!is_last && tap->n_live == 1 && (tap->ifindex || tap->is_any))
+	bool is_there = tap->is_any || (tap->ifindex && tap->ifindex == tap->rings[slot].ifindex);
+	if (!is_last && is_there && tap_live(tap, tap->rings[slot].ifindex) == 1)
 		ring_open(tap, in, ep->name, &next, NULL);
-	uint64_t lost = ring_close(tap, &tap->rings[slot], tap->taken[slot].packets, st);
+	uint64_t lost = ring_close(&tap->rings[slot], tap->taken[slot].packets, st);
 	st->dropped_dead_ring_packets += lost;
 	st->ring_packets = 0;
 	put_ring(ep, slot, &next, page);

@@ -41,10 +41,13 @@ struct tap {
 
 /* -- tap_ring.c ---------------------------------------------------------------------------------------------------- */
 
+/* Rings that are open on the interface of this index: a group is of one interface, and one that was removed and made again
+ * is another. */
+unsigned tap_live(const struct tap *tap, unsigned ifindex);
 /* Master: a new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
 int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);
 /* Closes it. Returns packets that were unread: stored, not to be discarded and not taken. */
-uint64_t ring_close(struct tap *tap, struct ring *r, uint64_t taken, struct stats_endpoint *st);
+uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st);
 /* Master: reads the kernel's counters, which starts them anew. */
 void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st);
 /* The filter of a ring, live or not, is replaced without losing a packet. 0, or -errno with err. */

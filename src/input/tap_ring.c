@@ -28,11 +28,19 @@ static int fanout_set(int fd, int id, unsigned mode)
 	return setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, sizeof value) == -1 ? -errno : 0;
 }
 
+unsigned tap_live(const struct tap *tap, unsigned ifindex)
+{
+	unsigned n = 0;
+	for (unsigned i = 0; i < tap->n_slots; i++)
+		n += tap->rings[i].pcap != NULL && tap->rings[i].ifindex == ifindex;
+	return n;
+}
+
 /* The kernel chooses the id of a new group, so that no other program is in it. */
-static int group_join(struct tap *tap, const struct input *in, int fd)
+static int group_join(struct tap *tap, const struct input *in, unsigned ifindex, int fd)
 {
 	unsigned mode = in->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
-	bool is_new = tap->n_live == 0 || tap->group == -1;
+	bool is_new = tap_live(tap, ifindex) == 0 || tap->group == -1;
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
 	socklen_t len = sizeof value;
@@ -108,7 +116,7 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 		made.ifindex = if_nametoindex(device);
 		rc = ring_filter(&made, in, tap->peers.s ? tap->peers.s : "", err);
 	}
-	if (rc == 0 && (rc = group_join(tap, in, made.fd)) != 0)
+	if (rc == 0 && (rc = group_join(tap, in, made.ifindex, made.fd)) != 0)
 		err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
 			in->cf->name, device, strerror(-rc));
 	if (rc != 0) {
@@ -120,7 +128,6 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 	ring_statistics(&made, made.fd, NULL);
 	made.discard = made.stored;
 	*r = made;
-	tap->n_live++;
 	return 0;
 }
 
@@ -140,7 +147,7 @@ void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st)
 	st->dropped_ring_packets += now.tp_drops;
 }
 
-uint64_t ring_close(struct tap *tap, struct ring *r, uint64_t taken, struct stats_endpoint *st)
+uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st)
 {
 	/* pcap_close takes its time (it unmaps the ring), and the kernel goes on counting: so the last look is at a
 	 * copy. */
@@ -152,7 +159,6 @@ uint64_t ring_close(struct tap *tap, struct ring *r, uint64_t taken, struct stat
 	}
 	uint64_t stored = r->stored - r->discard, own = taken > r->discard ? taken - r->discard : 0;
 	*r = (struct ring){.fd = -1};
-	tap->n_live--;
 	return stored > own ? stored - own : 0;
 }
 

@@ -121,6 +121,8 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	slots_drain(m, deadline_us);
 }
 
+static void end_when_done(struct master *m);
+
 void master_ready(struct master *m)
 {
 	if (m->has_started || m->is_draining)
@@ -131,19 +133,25 @@ void master_ready(struct master *m)
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
+	end_when_done(m); /* short files may be done already */
+}
+
+static void end_when_done(struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (!m->inputs[i].is_done)
+			return;
+	if (m->is_draining || !m->has_started)
+		return;
+	log_info("all files are read and delivered");
+	m->is_done = true;
+	master_drain(m, m->cf->drain_timeout);
 }
 
 void master_input_done(struct master *m, unsigned input)
 {
 	m->inputs[input].is_done = true;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (!m->inputs[i].is_done)
-			return;
-	if (m->is_draining)
-		return;
-	log_info("all files are read and delivered");
-	m->is_done = true;
-	master_drain(m, m->cf->drain_timeout);
+	end_when_done(m);
 }
 
 static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
