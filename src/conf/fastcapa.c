@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * fastcapa: the command line and ini file of Metron's Fastcapa as a configuration of ours: a capture input with driver
- * dpdk for each port, a kafka output of packets. Pure; the file's bytes come from load.c. What has no meaning any more is
- * a note; what Fastcapa would have refused is an error.
+ * dpdk for each port, a kafka output of packets. Pure; the file's bytes come from load.c. What has no meaning any more
+ * is a note; what Fastcapa would have refused is an error.
  */
 #include "fastcapa.h"
 #include "mem.h"
@@ -18,31 +18,45 @@ static const uint64_t table_us = 5000000;
 /* -- the command line -- */
 
 /* Each option with what Fastcapa did without it. `old` names of options that two of its versions had. */
-enum option { PORTS, RX_BURST, TX_BURST, DESCRIPTORS, TX_RING, QUEUES, TOPIC, FILE_PATH, STATISTICS, HELP, DUMP, CONTROL };
+enum option {
+	PORTS,
+	RX_BURST,
+	TX_BURST,
+	DESCRIPTORS,
+	TX_RING,
+	QUEUES,
+	TOPIC,
+	FILE_PATH,
+	STATISTICS,
+	HELP,
+	DUMP,
+	CONTROL
+};
 static const struct option_row {
 	enum option option;
 	const char *names[2];
 	const char *argument;
 	const char *help;
 } option_rows[] = {
-	{PORTS, {"-p"}, "MASK", "ports to read, a bit each, hexadecimal [0x01]"},
-	{RX_BURST, {"-b"}, "N", "packets read from a queue at once, 1 to 1024 [32]"},
-	{TX_BURST, {"-w"}, "N", "has no meaning any more"},
-	{DESCRIPTORS, {"-d", "-r"}, "N", "receive descriptors of each queue [1024]"},
-	{TX_RING, {"-x"}, "N", "has no meaning any more"},
-	{QUEUES, {"-q"}, "N", "receive queues of each port; a worker process reads one [1]"},
-	{TOPIC, {"-t"}, "TOPIC", "Kafka topic [pcap]"},
-	{FILE_PATH, {"-c"}, "FILE", "ini file with librdkafka's properties in [kafka-global] and [kafka-topic]"},
-	{STATISTICS, {"-s"}, "FILE", "append librdkafka's statistics to FILE, a JSON object a line; USR1 opens it anew"},
-	{HELP, {"-h", "--help"}, "", "print this text and end"},
-	{DUMP, {"--dump"}, "", "print the same as a configuration file of millrace, and end"},
-	{CONTROL, {"--control"}, "PATH", "control socket for millracectl"},
+    {PORTS, {"-p"}, "MASK", "ports to read, a bit each, hexadecimal [0x01]"},
+    {RX_BURST, {"-b"}, "N", "packets read from a queue at once, 1 to 1024 [32]"},
+    {TX_BURST, {"-w"}, "N", "has no meaning any more"},
+    {DESCRIPTORS, {"-d", "-r"}, "N", "receive descriptors of each queue [1024]"},
+    {TX_RING, {"-x"}, "N", "has no meaning any more"},
+    {QUEUES, {"-q"}, "N", "receive queues of each port; a worker process reads one [1]"},
+    {TOPIC, {"-t"}, "TOPIC", "Kafka topic [pcap]"},
+    {FILE_PATH, {"-c"}, "FILE", "ini file with librdkafka's properties in [kafka-global] and [kafka-topic]"},
+    {STATISTICS, {"-s"}, "FILE", "append librdkafka's statistics to FILE, a JSON object a line; USR1 opens it anew"},
+    {HELP, {"-h", "--help"}, "", "print this text and end"},
+    {DUMP, {"--dump"}, "", "print the same as a configuration file of millrace, and end"},
+    {CONTROL, {"--control"}, "PATH", "control socket for millracectl"},
 };
 
 void conf_fastcapa_help(struct text *t)
 {
 	text_add(t, "fastcapa [ARGUMENTS OF THE EAL] -- [OPTIONS]\n\n"
-		    "Reads packets with DPDK and writes each to Kafka, as Metron's Fastcapa did. This is millrace; see millrace(8).\n\n");
+		    "Reads packets with DPDK and writes each to Kafka, as Metron's Fastcapa did. This is millrace; see "
+		    "millrace(8).\n\n");
 	for (size_t i = 0; i < ARRAY_LEN(option_rows); i++) {
 		const struct option_row *row = &option_rows[i];
 		char names[40];
@@ -66,12 +80,14 @@ static void say(struct conf_errors *errors, const char *name, const char *value,
 	errors->n++;
 }
 
-static void take_number(uint64_t *n, const char *name, const char *value, uint64_t min, uint64_t max, struct conf_errors *errors)
+static void take_number(uint64_t *n, const char *name, const char *value, uint64_t min, uint64_t max,
+			struct conf_errors *errors)
 {
 	char allowed[60];
 	if (text_parse_uint(value, n) == 0 && *n >= min && *n <= max)
 		return;
-	snprintf(allowed, sizeof(allowed), "a whole number from %llu to %llu", (unsigned long long)min, (unsigned long long)max);
+	snprintf(allowed, sizeof(allowed), "a whole number from %llu to %llu", (unsigned long long)min,
+		 (unsigned long long)max);
 	say(errors, name, value, allowed);
 }
 
@@ -92,7 +108,8 @@ static void take_topic(struct conf_fastcapa *fc, const char *name, const char *v
 		ok = isalnum((unsigned char)value[i]) || strchr("._-", value[i]);
 	fc->topic = value;
 	if (!ok)
-		say(errors, name, value, "the name of a topic: up to 249 letters, digits, dots, dashes and underscores");
+		say(errors, name, value,
+		    "the name of a topic: up to 249 letters, digits, dots, dashes and underscores");
 }
 
 static void take(struct conf_fastcapa *fc, const struct option_row *row, const char *name, const char *value,
@@ -186,8 +203,13 @@ static void parse_options(struct conf_fastcapa *fc, int argc, char **argv, struc
 
 bool conf_fastcapa_parse(struct conf_fastcapa *fc, int argc, char **argv, struct conf_errors *errors)
 {
-	*fc = (struct conf_fastcapa){.action = CONF_ACTION_RUN, .ports = 1, .rx_burst = 32, .descriptors = 1024, .queues = 1,
-				     .topic = "pcap", .eal = argv + 1};
+	*fc = (struct conf_fastcapa){.action = CONF_ACTION_RUN,
+				     .ports = 1,
+				     .rx_burst = 32,
+				     .descriptors = 1024,
+				     .queues = 1,
+				     .topic = "pcap",
+				     .eal = argv + 1};
 	int n = 0;
 	while (1 + n < argc && strcmp(argv[1 + n], "--") != 0) {
 		if (strcmp(argv[1 + n], "-h") == 0 || strcmp(argv[1 + n], "--help") == 0)
@@ -261,8 +283,8 @@ static char *trim(char *s)
 static const char *is_pointless(const char *key)
 {
 	static const char *const rows[][2] = {
-		{"delivery.report.only.error", "has no effect: every packet is accounted for"},
-		{"produce.offset.report", "has no effect: offsets are not looked at"},
+	    {"delivery.report.only.error", "has no effect: every packet is accounted for"},
+	    {"produce.offset.report", "has no effect: offsets are not looked at"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		if (strcmp(rows[i][0], key) == 0)
@@ -286,7 +308,8 @@ static void take_line(struct ini *ini, char *text, int line)
 	*equals = '\0';
 	const char *key = trim(at), *value = trim(equals + 1);
 	if (!ini->has_group)
-		conf_load_error(ini->ld, line, key, "stands before any group; write [kafka-global] or [kafka-topic] above it");
+		conf_load_error(ini->ld, line, key,
+				"stands before any group; write [kafka-global] or [kafka-topic] above it");
 	else if (ini->is_ours && is_pointless(key))
 		conf_load_note(ini->ld, line, key, "%s", is_pointless(key));
 	else if (ini->is_ours)
@@ -366,7 +389,8 @@ static void add_notes(struct conf_load *ld, const struct conf_fastcapa *fc)
 	const char *name = ld->name;
 	ld->name = "fastcapa";
 	if (fc->has_tx_burst)
-		conf_load_note(ld, 0, "-w", "has no meaning any more: a worker reads packets and hands them to Kafka itself");
+		conf_load_note(ld, 0, "-w",
+			       "has no meaning any more: a worker reads packets and hands them to Kafka itself");
 	if (fc->has_tx_ring)
 		conf_load_note(ld, 0, "-x", "has no meaning any more: there is no ring between reading and Kafka");
 	ld->name = name;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * dpdk: the capture driver for DPDK: options to a port (master), a slot's queue to batches (worker), what the device says
- * to counters (master). The port itself is dpdk_port.c, the queue dpdk_queue.c. A source of it has no descriptor: it is
- * polled, busy while packets come, then with rests (src/input/coalesce.c).
+ * dpdk: the capture driver for DPDK: options to a port (master), a slot's queue to batches (worker), what the device
+ * says to counters (master). The port itself is dpdk_port.c, the queue dpdk_queue.c. A source of it has no descriptor:
+ * it is polled, busy while packets come, then with rests (src/input/coalesce.c).
  */
 #include "dpdk.h"
 
@@ -17,7 +17,7 @@ struct dpdk_tap {
 	unsigned left; /* while draining: packets that are still read at most */
 };
 
-/* -- master ---------------------------------------------------------------------------------------------------------- */
+/* -- master ------------------------------------------------------------------------------------------------------ */
 
 static size_t dpdk_check(const struct conf_input *cf, const char *where, struct text *errors)
 {
@@ -64,14 +64,15 @@ static int dpdk_driver_bind(struct input *in, struct endpoint *ep, struct err *e
 		return r;
 	log_info("input \"%s\": DPDK port %s with %u queue%s of %u descriptors%s%s", cf->name, d->name, d->queues,
 		 d->queues == 1 ? "" : "s", d->descriptors,
-		 d->rss.types	       ? ", RSS "
-		 : d->queues > 1       ? ", no RSS"
-				       : "",
+		 d->rss.types    ? ", RSS "
+		 : d->queues > 1 ? ", no RSS"
+				 : "",
 		 d->rss.is_symmetric ? "symmetric" : "");
 	if (cf->offload_check && d->cut_at)
-		log_info("input \"%s\": port %s cuts frames at %u bytes and cannot say so; those of that length count as "
-			 "truncated",
-			 cf->name, d->name, d->cut_at);
+		log_info(
+		    "input \"%s\": port %s cuts frames at %u bytes and cannot say so; those of that length count as "
+		    "truncated",
+		    cf->name, d->name, d->cut_at);
 	return 0;
 }
 
@@ -96,7 +97,8 @@ static void dpdk_keep(struct input *in, struct endpoint *ep, unsigned slot, int 
 }
 
 /* The queue stays as it is for the next; what the dead one had taken off it beside the batch in its hand is lost. */
-static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *master_page)
+static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
+			  struct stats_page *master_page)
 {
 	(void)in, (void)is_last;
 	unsigned index = ep->first_stats + slot;
@@ -183,7 +185,7 @@ static void dpdk_exclude(struct input *in, struct endpoint *ep, const char *peer
 		log_warn("%s", err.text);
 }
 
-/* -- worker ---------------------------------------------------------------------------------------------------------- */
+/* -- worker ------------------------------------------------------------------------------------------------------ */
 
 static int dpdk_driver_open(struct input *in, struct endpoint *ep, struct err *err)
 {
@@ -206,8 +208,8 @@ static void add_items(struct capture_source *cs, const struct item *items, unsig
 		if (d->filter && !dpdk_filter_passes(d->filter, &items[i]))
 			cs->source.in->stats->filtered_packets++;
 		else
-			capture_refer(cs, items[i].bytes, MIN(items[i].len, snaplen), items[i].original_len, items[i].time_ns,
-				      items[i].link_type);
+			capture_refer(cs, items[i].bytes, MIN(items[i].len, snaplen), items[i].original_len,
+				      items[i].time_ns, items[i].link_type);
 }
 
 static void dpdk_driver_read(struct capture_source *cs, unsigned max)
@@ -234,8 +236,8 @@ static void dpdk_driver_give(struct capture_source *cs)
 	dpdk_give(&t->q);
 }
 
-/* With traffic that does not end neither would a drain: what the queue can hold is what is there. A successor goes on with
- * it itself. */
+/* With traffic that does not end neither would a drain: what the queue can hold is what is there. A successor goes on
+ * with it itself. */
 static void dpdk_drain(struct capture_source *cs)
 {
 	struct dpdk_tap *t = cs->impl;

@@ -13,7 +13,7 @@ enum {
 	/* What net_af_packet's frame holds before the packet's first byte: TPACKET_ALIGN(52 + 16) - 14 (man 7 packet,
 	 * linux/net/packet/af_packet.c, tpacket_rcv). */
 	FRAME_HEAD_BYTES = 66,
-	FRAMES_A_BLOCK = 4, /* net_af_packet takes a block for a row of frames, so that they must fill it */
+	FRAMES_A_BLOCK = 4,         /* net_af_packet takes a block for a row of frames, so that they must fill it */
 	FRAME_BYTES_UNASKED = 2048, /* net_af_packet's own default */
 };
 
@@ -42,7 +42,7 @@ static bool is_virtual(const char *s)
 	return starts_with(s, "net_") || starts_with(s, "eth_");
 }
 
-/* -- words ----------------------------------------------------------------------------------------------------------- */
+/* -- words ------------------------------------------------------------------------------------------------------- */
 
 static int add(struct dpdk_args *a, const char *word, size_t len, struct err *err)
 {
@@ -116,7 +116,7 @@ static bool has_any(const struct dpdk_args *a, const char *const options[])
 	return false;
 }
 
-/* -- virtual devices ------------------------------------------------------------------------------------------------- */
+/* -- virtual devices --------------------------------------------------------------------------------------------- */
 
 static bool has_key(const char *devargs, const char *key)
 {
@@ -193,7 +193,7 @@ static bool has_vdev(const struct dpdk_args *a, const char *name)
 	return false;
 }
 
-/* -- the whole ------------------------------------------------------------------------------------------------------- */
+/* -- the whole --------------------------------------------------------------------------------------------------- */
 
 static int refuse(const struct dpdk_args *a, const struct dpdk_wish *wish, struct err *err)
 {

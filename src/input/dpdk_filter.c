@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * dpdk_filter: the filter of a DPDK port. No kernel stands before it, so the worker runs libpcap's program over each frame.
- * Compiled by the master at the start, and by both when the brokers that are to be left out change.
+ * dpdk_filter: the filter of a DPDK port. No kernel stands before it, so the worker runs libpcap's program over each
+ * frame. Compiled by the master at the start, and by both when the brokers that are to be left out change.
  */
 #include "dpdk.h"
 
@@ -41,8 +41,8 @@ int dpdk_filter_make(struct dpdk_filter **f, const char *input, const char *filt
 	if (t.failed || !made || !p)
 		r = err_set(err, -ENOMEM, "Cannot start: no memory.");
 	else if (pcap_compile(p, &made->program, t.s, 1, PCAP_NETMASK_UNKNOWN) != 0)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\" is not understood: %s; see man 7 pcap-filter.", input,
-			    filter, pcap_geterr(p));
+		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\" is not understood: %s; see man 7 pcap-filter.",
+			    input, filter, pcap_geterr(p));
 	if (p)
 		pcap_close(p);
 out:
@@ -75,9 +75,10 @@ int dpdk_filter_make(struct dpdk_filter **f, const char *input, const char *filt
 {
 	(void)peers;
 	*f = NULL;
-	return filter[0] ? err_set(err, -ENOTSUP,
-				   "Input \"%s\": filter needs libpcap, and this millrace was built without libpcap.", input)
-			 : 0;
+	return filter[0]
+		   ? err_set(err, -ENOTSUP,
+			     "Input \"%s\": filter needs libpcap, and this millrace was built without libpcap.", input)
+		   : 0;
 }
 
 void dpdk_filter_free(struct dpdk_filter *f)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * dpdk_port: one port with a receive queue and a pool for each slot, made by the master before fork; and what the device
- * says of losses. Reads no packet.
+ * dpdk_port: one port with a receive queue and a pool for each slot, made by the master before fork; and what the
+ * device says of losses. Reads no packet.
  *
  * A pool has no cache: a cache belongs to a process, and what a killed one has in it would be gone. Its ring is for one
  * producer and one consumer, so that a kill in the middle of a move leaves nobody waiting for the other half.
@@ -19,16 +19,17 @@
 #include <unistd.h>
 
 enum {
-	/* A pool feeds the descriptors, the burst in hand and the one that the driver is filling; the rest is for killed
-	 * workers, of which each leaks at most so many bursts (what the driver took out, what it handed over). */
+	/* A pool feeds the descriptors, the burst in hand and the one that the driver is filling; the rest is for
+	 * killed workers, of which each leaks at most so many bursts (what the driver took out, what it handed over).
+	 */
 	BURSTS_IN_USE = 2,
 	LEAK_BURSTS = 2,
 	LEAKS_BORNE = 4,
-	/* net_pcap and net_ring need an mbuf for a packet only while that is in hand. */
+	/* Jumbo frames, as far as the device takes them. */
 	MTU_WANTED = 9216,
 };
 
-/* -- which ----------------------------------------------------------------------------------------------------------- */
+/* -- which ------------------------------------------------------------------------------------------------------- */
 
 static void list_ports(struct text *t)
 {
@@ -49,12 +50,14 @@ static int say_ports(const char *input, const char *what, struct err *err)
 	struct text t = {0};
 	list_ports(&t);
 	if (dpdk_eal_why()[0] && !t.len)
-		return err_set(err, -ENODEV, "Input \"%s\": %s; DPDK could not make it%s.", input, what, dpdk_eal_why());
-	int r = t.len ? err_set(err, -ENODEV, "Input \"%s\": %s; DPDK has %s.", input, what, t.s)
-		      : err_set(err, -ENODEV,
-				"Input \"%s\": %s; DPDK has none: bind the device to a driver of DPDK (dpdk-devbind.py), "
-				"or name a virtual one in port (net_af_packet0,iface=eth1).",
-				input, what);
+		return err_set(err, -ENODEV, "Input \"%s\": %s; DPDK could not make it%s.", input, what,
+			       dpdk_eal_why());
+	int r = t.len
+		    ? err_set(err, -ENODEV, "Input \"%s\": %s; DPDK has %s.", input, what, t.s)
+		    : err_set(err, -ENODEV,
+			      "Input \"%s\": %s; DPDK has none: bind the device to a driver of DPDK (dpdk-devbind.py), "
+			      "or name a virtual one in port (net_af_packet0,iface=eth1).",
+			      input, what);
 	text_free(&t);
 	return r;
 }
@@ -93,7 +96,7 @@ static int take_port(struct dpdk *d, const struct dpdk_wish *wish, struct err *e
 	return 0;
 }
 
-/* -- how ------------------------------------------------------------------------------------------------------------- */
+/* -- how --------------------------------------------------------------------------------------------------------- */
 
 static bool is_driver(const struct rte_eth_dev_info *info, const char *name)
 {
@@ -104,18 +107,20 @@ static int check_queues(const struct dpdk *d, const struct dpdk_wish *wish, cons
 			struct err *err)
 {
 	if (info->max_rx_queues < wish->queues)
-		return err_set(err, -EINVAL,
-			       "Input \"%s\": port %s has at most %u receive queue%s, and there are %u workers, each of "
-			       "which needs one; set workers: %u, or give the device more queues.",
-			       wish->input, d->name, info->max_rx_queues, info->max_rx_queues == 1 ? "" : "s",
-			       wish->queues, info->max_rx_queues);
+		return err_set(
+		    err, -EINVAL,
+		    "Input \"%s\": port %s has at most %u receive queue%s, and there are %u workers, each of "
+		    "which needs one; set workers: %u, or give the device more queues.",
+		    wish->input, d->name, info->max_rx_queues, info->max_rx_queues == 1 ? "" : "s", wish->queues,
+		    info->max_rx_queues);
 	/* these give packets to every queue that they have, read or not */
 	if (info->max_rx_queues > wish->queues && (is_driver(info, "net_af_packet") || is_driver(info, "net_pcap")))
-		return err_set(err, -EINVAL,
-			       "Input \"%s\": port %s spreads its packets over %u queues, and with %u worker%s some would "
-			       "never be read; set workers: %u, or make the device with fewer queues.",
-			       wish->input, d->name, info->max_rx_queues, wish->queues, wish->queues == 1 ? "" : "s",
-			       info->max_rx_queues);
+		return err_set(
+		    err, -EINVAL,
+		    "Input \"%s\": port %s spreads its packets over %u queues, and with %u worker%s some would "
+		    "never be read; set workers: %u, or make the device with fewer queues.",
+		    wish->input, d->name, info->max_rx_queues, wish->queues, wish->queues == 1 ? "" : "s",
+		    info->max_rx_queues);
 	return 0;
 }
 
@@ -138,9 +143,9 @@ static int configure(struct dpdk *d, const struct dpdk_wish *wish, const struct 
 	}
 	if (d->queues > 1 && d->rss.why_not)
 		log_info("input \"%s\": port %s: %s", wish->input, d->name, d->rss.why_not);
-	/* a virtual device has no frames of its own to be told of */
-	if (info->max_mtu >= MTU_WANTED && info->max_mtu < UINT16_MAX)
-		conf.rxmode.mtu = MTU_WANTED;
+	/* a device without a limit of its own (UINT16_MAX) is a virtual one, and gives what it gets */
+	if (info->max_mtu > RTE_ETHER_MTU && info->max_mtu < UINT16_MAX)
+		conf.rxmode.mtu = MIN((uint32_t)MTU_WANTED, info->max_mtu);
 	if (info->rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER)
 		conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER;
 	uint16_t tx = (uint16_t)MIN(d->queues, info->max_tx_queues);
@@ -152,8 +157,8 @@ static int configure(struct dpdk *d, const struct dpdk_wish *wish, const struct 
 	if (r != 0)
 		return refuse(d, wish, "no number of descriptors suits it", r, err);
 	if (descriptors != wish->rx_descriptors)
-		log_warn("input \"%s\": port %s takes %u receive descriptors, not %u", wish->input, d->name, descriptors,
-			 wish->rx_descriptors);
+		log_warn("input \"%s\": port %s takes %u receive descriptors, not %u", wish->input, d->name,
+			 descriptors, wish->rx_descriptors);
 	d->descriptors = descriptors;
 	for (uint16_t i = 0; i < tx; i++) { /* nothing is sent, but drivers may want them in pairs */
 		r = rte_eth_tx_queue_setup(d->port, i, tx_descriptors, rte_eth_dev_socket_id(d->port), NULL);
@@ -169,13 +174,15 @@ static int pool_make(struct dpdk *d, const struct dpdk_wish *wish, unsigned q, s
 	unsigned n = d->descriptors + d->burst * (BURSTS_IN_USE + LEAK_BURSTS * LEAKS_BORNE);
 	const uint16_t room = DPDK_FRAME_BYTES + RTE_PKTMBUF_HEADROOM + BATCH_SLACK;
 	snprintf(name, sizeof name, "m%u_%u", d->port, q);
-	d->pools[q] = rte_pktmbuf_pool_create_by_ops(name, n, 0, 0, (uint16_t)MAX(room, d->cut_at + RTE_PKTMBUF_HEADROOM),
-						     rte_eth_dev_socket_id(d->port), "ring_sp_sc");
+	d->pools[q] =
+	    rte_pktmbuf_pool_create_by_ops(name, n, 0, 0, (uint16_t)MAX(room, d->cut_at + RTE_PKTMBUF_HEADROOM),
+					   rte_eth_dev_socket_id(d->port), "ring_sp_sc");
 	if (!d->pools[q])
-		return err_set(err, -ENOMEM,
-			       "Input \"%s\": no memory for %u packets of %u bytes for each of %u workers: %s%s; give DPDK "
-			       "more (-m MEGABYTES in eal, or hugepages), or lower rx_descriptors or rx_burst.",
-			       wish->input, n, DPDK_FRAME_BYTES, d->queues, rte_strerror(rte_errno), dpdk_eal_why());
+		return err_set(
+		    err, -ENOMEM,
+		    "Input \"%s\": no memory for %u packets of %u bytes for each of %u workers: %s%s; give DPDK "
+		    "more (-m MEGABYTES in eal, or hugepages), or lower rx_descriptors or rx_burst.",
+		    wish->input, n, DPDK_FRAME_BYTES, d->queues, rte_strerror(rte_errno), dpdk_eal_why());
 	return 0;
 }
 
@@ -223,7 +230,8 @@ static int start(struct dpdk *d, const struct dpdk_wish *wish, struct err *err)
 	d->is_started = true;
 	r = wish->promiscuous ? rte_eth_promiscuous_enable(d->port) : 0;
 	if (r != 0)
-		log_info("input \"%s\": port %s cannot be made promiscuous: %s", wish->input, d->name, rte_strerror(-r));
+		log_info("input \"%s\": port %s cannot be made promiscuous: %s", wish->input, d->name,
+			 rte_strerror(-r));
 	dpdk_eal_note_fds();
 	return 0;
 }
@@ -304,7 +312,7 @@ void dpdk_unbind(struct dpdk *d)
 	free(d);
 }
 
-/* -- each second ----------------------------------------------------------------------------------------------------- */
+/* -- each second ------------------------------------------------------------------------------------------------- */
 
 /* tp_drops is 32 bit and begins anew at each look (man 7 packet). */
 static uint64_t socket_drops(struct dpdk *d)
@@ -339,8 +347,8 @@ uint64_t dpdk_free_mbufs(const struct dpdk *d, unsigned slot)
 
 static bool tells_of_loss(const char *name)
 {
-	static const char *const parts[] = {"err", "drop", "miss", "discard", "nombuf", "no_buf", "mbuf_alloc", "overflow",
-					    "crc", "oversize", "undersize", "jabber"};
+	static const char *const parts[] = {"err",        "drop",     "miss", "discard",  "nombuf",    "no_buf",
+					    "mbuf_alloc", "overflow", "crc",  "oversize", "undersize", "jabber"};
 	static const char *const sums[] = {"rx_missed_errors", "rx_errors", "rx_mbuf_allocation_errors"};
 	if (strncmp(name, "tx_", 3) == 0)
 		return false;

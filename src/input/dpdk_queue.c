@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * dpdk_queue: packets off one receive queue, burst by burst, as items that point into mbufs. Run by the worker that reads
- * the queue; dpdk_death by the master when that worker was killed. The states are drawn in dpdk.h. Allocates nothing.
+ * dpdk_queue: packets off one receive queue, burst by burst, as items that point into mbufs. Run by the worker that
+ * reads the queue; dpdk_death by the master when that worker was killed. The states are drawn in dpdk.h. Allocates
+ * nothing.
  *
- * Only one process at a time uses a queue and its pool, so nothing here waits for anybody. A store is seen by the master
- * in the order of the program (x86-64, and the release stores of set_state).
+ * Only one process at a time uses a queue and its pool, so nothing here waits for anybody. A store is seen by the
+ * master in the order of the program (x86-64, and the release stores of set_state).
  */
 #include "dpdk.h"
 
@@ -22,7 +23,7 @@ static void set_state(struct dpdk_hold *h, uint32_t state)
 	__atomic_store_n(&h->state, state, __ATOMIC_RELEASE);
 }
 
-/* -- worker ---------------------------------------------------------------------------------------------------------- */
+/* -- worker ------------------------------------------------------------------------------------------------------ */
 
 void dpdk_open(struct dpdk_queue *q, struct dpdk *d, unsigned slot)
 {
@@ -140,10 +141,10 @@ unsigned dpdk_close(struct dpdk_queue *q)
 	return unread;
 }
 
-/* -- master ---------------------------------------------------------------------------------------------------------- */
+/* -- master ------------------------------------------------------------------------------------------------------ */
 
-/* A worker that was killed between the two halves of a move in its pool's ring: what it had taken out stays out, what it
- * had not wholly put in is not in. Nobody else uses the ring. Returns mbufs that this costs. */
+/* A worker that was killed between the two halves of a move in its pool's ring: what it had taken out stays out, what
+ * it had not wholly put in is not in. Nobody else uses the ring. Returns mbufs that this costs. */
 static unsigned mend_ring(struct rte_mempool *pool)
 {
 	struct rte_ring *r = pool->pool_data;
@@ -160,7 +161,8 @@ unsigned dpdk_death(struct dpdk *d, unsigned slot)
 	switch (h->state) {
 	case STATE_IDLE:
 		break;
-	case STATE_READING: /* how far the driver was is its secret (net_ring: 24 taken and not yet written, measured) */
+	case STATE_READING: /* how far the driver was is its secret (net_ring: 24 taken and not yet written, measured)
+			     */
 		unread = d->burst;
 		leaked += d->burst;
 		break;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * dpdk_rss: what to ask a device for, so that N queues share the packets and both directions of a connection reach the
- * same one. Pure. Tested against made-up device descriptions: the virtual devices here offer no RSS at all, so it is not
- * verified on hardware.
+ * same one. Pure. Tested against made-up device descriptions: the virtual devices here offer no RSS at all, so it is
+ * not verified on hardware.
  */
 #include "dpdk.h"
 
@@ -19,7 +19,8 @@ static const uint64_t wanted_types = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_
 static void key_make(struct dpdk_rss *rss, const struct rte_eth_dev_info *info)
 {
 	if (info->hash_key_size == 0 || info->hash_key_size > DPDK_KEY_MAX) {
-		rss->why_not = "the device takes no key: the two directions of a connection may reach different workers";
+		rss->why_not =
+		    "the device takes no key: the two directions of a connection may reach different workers";
 		return;
 	}
 	rss->key_bytes = info->hash_key_size;

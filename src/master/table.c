@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fastcapa's table on standard output: packets from the card to Kafka, from the counter pages of all workers. Master only.
+ * Fastcapa's table on standard output: packets from the card to Kafka, from the counter pages of all workers. Master
+ * only.
  *
  *          in                  queued            out                    drops
  *   nic    seen by the device  -                 -                      by the device and its rings
@@ -54,8 +55,8 @@ static void add_output(const struct master *m, const struct output *out, struct 
 	for (unsigned slot = 0; slot < m->n_slots; slot++) {
 		const struct stats_output *st = stats_block(m->copy, (int)slot, STATS_OUTPUT, out->index);
 		const struct stats_backend *be = stats_block(m->copy, (int)slot, STATS_BACKEND, out->first_backend);
-		uint64_t refused = be->dropped_queue_full_records + be->dropped_memory_records + be->dropped_too_long_records +
-				   be->dropped_link_type_records;
+		uint64_t refused = be->dropped_queue_full_records + be->dropped_memory_records +
+				   be->dropped_too_long_records + be->dropped_link_type_records;
 		tx->in += st->offered_records;
 		tx->queued += st->held_records;
 		tx->out += st->taken_records - refused;
@@ -70,7 +71,8 @@ static void add_output(const struct master *m, const struct output *out, struct 
 
 static void print_row(const char *name, const struct table_row *row)
 {
-	printf("%-5s %16llu %16llu %16llu %16llu\n", name, (ull)row->in, (ull)row->queued, (ull)row->out, (ull)row->drops);
+	printf("%-5s %16llu %16llu %16llu %16llu\n", name, (ull)row->in, (ull)row->queued, (ull)row->out,
+	       (ull)row->drops);
 }
 
 static void table_print(struct master *m)

@@ -50,7 +50,8 @@ int main(int argc, char **argv)
 		if ((rings[i] = ring_find(argv[1], i)) == NULL)
 			return 1;
 	pcap_t *p = pcap_open_offline(argv[3], why);
-	struct rte_mempool *pool = rte_pktmbuf_pool_create("sender", 2047, 0, 0, 2048 + RTE_PKTMBUF_HEADROOM, SOCKET_ID_ANY);
+	struct rte_mempool *pool =
+	    rte_pktmbuf_pool_create("sender", 2047, 0, 0, 2048 + RTE_PKTMBUF_HEADROOM, SOCKET_ID_ANY);
 	if (!p || !pool) {
 		fprintf(stderr, "no file, or no memory\n");
 		return 1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_coalesce: how long a polled source rests: not at all while packets come, soon again after them, seldom when idle.
+ * test_coalesce: how long a polled source rests: not at all while packets come, soon again after them, seldom when
+ * idle.
  */
 #include <check.h>
 #include <input.h>

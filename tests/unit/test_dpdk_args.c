@@ -26,7 +26,7 @@ static void joined(const struct dpdk_args *a, char *buf, size_t size)
 		at += (size_t)snprintf(buf + at, size - at, "%s%s", i ? " " : "", a->words[i]);
 }
 
-#define ENDS "--file-prefix millrace77 --no-telemetry"
+#define ENDS   "--file-prefix millrace77 --no-telemetry"
 #define FRAMES "blocksz=65536,framesz=16384,framecnt=1024"
 
 START_TEST(words)
@@ -39,19 +39,40 @@ START_TEST(words)
 	    {"", "-l 0,1", "millrace -l 0,1 " ENDS " --no-shconf --huge-unlink", "", 0},
 	    {"", "-l;0,1;--no-huge; -m  64 ", "millrace -l 0,1 --no-huge -m 64 " ENDS " --no-shconf", "", 0},
 	    {"", "-l0", "millrace -l0 " ENDS " --no-shconf --huge-unlink", "", 0},
-	    {"", "--lcores=0@1;--file-prefix=x;--telemetry;--huge-unlink=never", "millrace --lcores=0@1 --file-prefix=x --telemetry --huge-unlink=never", "", 0},
+	    {"", "--lcores=0@1;--file-prefix=x;--telemetry;--huge-unlink=never",
+	     "millrace --lcores=0@1 --file-prefix=x --telemetry --huge-unlink=never", "", 0},
 	    {"", "--file-prefix;x;-l;0;--in-memory", "millrace --file-prefix x -l 0 --in-memory --no-telemetry", "", 0},
-	    {"0000:01:00.0", "-l 0", "millrace -l 0 -a 0000:01:00.0 " ENDS " --no-shconf --huge-unlink", "0000:01:00.0", 0},
+	    {"0000:01:00.0", "-l 0", "millrace -l 0 -a 0000:01:00.0 " ENDS " --no-shconf --huge-unlink", "0000:01:00.0",
+	     0},
 	    {"01:00.0", "-l 0;-w 01:00.0", "millrace -l 0 -a 01:00.0 " ENDS " --no-shconf --huge-unlink", "01:00.0", 0},
-	    {"", "-l 0;--pci-whitelist 01:00.0;--master-lcore 0", "millrace -l 0 --allow 01:00.0 --main-lcore 0 " ENDS " --no-shconf --huge-unlink", "", 0},
-	    {"net_ring0", "-l 0", "millrace -l 0 --vdev net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
-	    {"net_ring0", "-l 0;--vdev=net_ring0", "millrace -l 0 --vdev=net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
-	    {"net_ring0", "-l 0;--vdev net_ring1", "millrace -l 0 --vdev net_ring1 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
-	    {"", "-l 0;--vdev net_af_packet0,iface=e;-a 01:00.0", "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " -a 01:00.0 " ENDS " --no-shconf --huge-unlink", "", 16318},
-	    {"net_af_packet0,iface=e", "-l 0", "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " " ENDS " --no-pci --no-shconf --huge-unlink", "net_af_packet0", 16318},
-	    {"", "-l 0;--vdev=net_af_packet0,iface=e,qpairs=4", "millrace -l 0 --vdev=net_af_packet0,iface=e,qpairs=4," FRAMES " " ENDS " --no-pci --no-shconf --huge-unlink", "", 16318},
-	    {"", "-l 0;--vdev=eth_af_packet0,iface=e,framesz=4096", "millrace -l 0 --vdev=eth_af_packet0,iface=e,framesz=4096,qpairs=2 " ENDS " --no-pci --no-shconf --huge-unlink", "", 4030},
-	    {"", "-l 0;--vdev=net_af_packet0,iface=e,framecnt=64", "millrace -l 0 --vdev=net_af_packet0,iface=e,framecnt=64,qpairs=2 " ENDS " --no-pci --no-shconf --huge-unlink", "", 1982},
+	    {"", "-l 0;--pci-whitelist 01:00.0;--master-lcore 0",
+	     "millrace -l 0 --allow 01:00.0 --main-lcore 0 " ENDS " --no-shconf --huge-unlink", "", 0},
+	    {"net_ring0", "-l 0", "millrace -l 0 --vdev net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink",
+	     "net_ring0", 0},
+	    {"net_ring0", "-l 0;--vdev=net_ring0",
+	     "millrace -l 0 --vdev=net_ring0 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
+	    {"net_ring0", "-l 0;--vdev net_ring1",
+	     "millrace -l 0 --vdev net_ring1 " ENDS " --no-pci --no-shconf --huge-unlink", "net_ring0", 0},
+	    {"", "-l 0;--vdev net_af_packet0,iface=e;-a 01:00.0",
+	     "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " -a 01:00.0 " ENDS
+	     " --no-shconf --huge-unlink",
+	     "", 16318},
+	    {"net_af_packet0,iface=e", "-l 0",
+	     "millrace -l 0 --vdev net_af_packet0,iface=e,qpairs=2," FRAMES " " ENDS
+	     " --no-pci --no-shconf --huge-unlink",
+	     "net_af_packet0", 16318},
+	    {"", "-l 0;--vdev=net_af_packet0,iface=e,qpairs=4",
+	     "millrace -l 0 --vdev=net_af_packet0,iface=e,qpairs=4," FRAMES " " ENDS
+	     " --no-pci --no-shconf --huge-unlink",
+	     "", 16318},
+	    {"", "-l 0;--vdev=eth_af_packet0,iface=e,framesz=4096",
+	     "millrace -l 0 --vdev=eth_af_packet0,iface=e,framesz=4096,qpairs=2 " ENDS
+	     " --no-pci --no-shconf --huge-unlink",
+	     "", 4030},
+	    {"", "-l 0;--vdev=net_af_packet0,iface=e,framecnt=64",
+	     "millrace -l 0 --vdev=net_af_packet0,iface=e,framecnt=64,qpairs=2 " ENDS
+	     " --no-pci --no-shconf --huge-unlink",
+	     "", 1982},
 	    {"3", "-l 0", "millrace -l 0 " ENDS " --no-shconf --huge-unlink", "3", 0},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

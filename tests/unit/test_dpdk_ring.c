@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_dpdk_ring: a DPDK port of two queues, made here, read by forked processes, on net_ring: what is sent on queue i comes
- * back on queue i. Packets come whole, in order and once; a reader that is killed at any moment leaves a queue that the
- * next one goes on with, and an account of what it held. Needs no root and no hugepages.
+ * test_dpdk_ring: a DPDK port of two queues, made here, read by forked processes, on net_ring: what is sent on queue i
+ * comes back on queue i. Packets come whole, in order and once; a reader that is killed at any moment leaves a queue
+ * that the next one goes on with, and an account of what it held. Needs no root and no hugepages.
  */
 #include <check.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static char slab[BATCH_ITEMS][BATCH_ITEM_BYTES + BATCH_SLACK];
 static struct seen {
 	volatile uint64_t packets, wrong, next;
 	volatile bool stop;
-} *seen;
+} * seen;
 
 /* Its number is in the first and in the last 8 bytes. */
 static bool send_one(uint16_t queue, uint64_t number, unsigned segments)
@@ -120,8 +120,15 @@ static void wait_for(unsigned slot, uint64_t n)
 static void start_port(void)
 {
 	char *eal[] = {"--no-huge", "-m 256", "--vdev=net_ring0", "--vdev=net_ring1"};
-	const struct dpdk_wish wish = {.input = "tap", .port = "net_ring0", .eal = eal, .n_eal = ARRAY_LEN(eal), .queues = QUEUES,
-				       .rx_descriptors = 512, .rx_burst = BURST, .symmetric = true, .promiscuous = true};
+	const struct dpdk_wish wish = {.input = "tap",
+				       .port = "net_ring0",
+				       .eal = eal,
+				       .n_eal = ARRAY_LEN(eal),
+				       .queues = QUEUES,
+				       .rx_descriptors = 512,
+				       .rx_burst = BURST,
+				       .symmetric = true,
+				       .promiscuous = true};
 	struct err err = {""};
 	cpu_set_t before, after;
 	sigset_t signals;
@@ -180,8 +187,9 @@ static void killed_readers(void)
 	ck_assert_uint_le(leaked, KILLS * 2 * BURST);
 	/* the ring's sender is its own pool: what leaked is gone from there */
 	ck_assert_uint_le(rte_mempool_in_use_count(sender_pool), leaked);
-	printf("%lu sent, %u kills: %lu missing <= %lu unread + %lu in hand; %lu mbufs leaked, %u missing in the pool\n",
-	       sent, KILLS, missing, unread, in_hand, leaked, rte_mempool_in_use_count(sender_pool));
+	printf(
+	    "%lu sent, %u kills: %lu missing <= %lu unread + %lu in hand; %lu mbufs leaked, %u missing in the pool\n",
+	    sent, KILLS, missing, unread, in_hand, leaked, rte_mempool_in_use_count(sender_pool));
 }
 
 /* Here, without a process of its own: frames in segments, what one read gives, the end. */
@@ -234,8 +242,14 @@ static void numbers(void)
 /* One more input that needs another EAL, and ports that are not there. */
 static void refusals(void)
 {
-	char *other[] = {"--no-huge", "-m 128"}, *same[] = {"--no-huge", "-m 256", "--vdev=net_ring0", "--vdev=net_ring1"};
-	struct dpdk_wish wish = {.input = "second", .port = "net_ring0", .eal = other, .n_eal = 2, .queues = 1, .rx_descriptors = 64,
+	char *other[] = {"--no-huge", "-m 128"},
+	     *same[] = {"--no-huge", "-m 256", "--vdev=net_ring0", "--vdev=net_ring1"};
+	struct dpdk_wish wish = {.input = "second",
+				 .port = "net_ring0",
+				 .eal = other,
+				 .n_eal = 2,
+				 .queues = 1,
+				 .rx_descriptors = 64,
 				 .rx_burst = 64};
 	struct err err = {""};
 	ck_assert_ptr_null(dpdk_bind(&wish, &err));

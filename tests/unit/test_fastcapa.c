@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * test_fastcapa: Fastcapa's command line and ini file, what becomes of them, and what is refused. The documented examples
- * are Metron's own.
+ * test_fastcapa: Fastcapa's command line and ini file, what becomes of them, and what is refused. The documented
+ * examples are Metron's own.
  */
 #include <check.h>
 #include <conf.h>
@@ -54,8 +54,9 @@ static const char brokers[] = "[kafka-global]\nmetadata.broker.list = kafka-brok
 START_TEST(the_tested_line)
 {
 	write_ini(brokers);
-	struct conf *cf = must_load("/opt/bin/fastcapa -l 0,1 --vdev net_af_packet0,iface=v0,qpairs=2 --huge-dir /mnt/huge -- "
-				    "-t pcap256 -c FILE -r 512 -q 2 -x 32768");
+	struct conf *cf =
+	    must_load("/opt/bin/fastcapa -l 0,1 --vdev net_af_packet0,iface=v0,qpairs=2 --huge-dir /mnt/huge -- "
+		      "-t pcap256 -c FILE -r 512 -q 2 -x 32768");
 	ck_assert_uint_eq(cf->workers, 2);
 	ck_assert_uint_eq(cf->packet_table, 5000000);
 	ck_assert_uint_eq(cf->n_inputs, 1);
@@ -145,34 +146,35 @@ START_TEST(refused)
 	static const struct {
 		const char *line, *ini, *says;
 	} rows[] = {
-		{"fastcapa -- -p 0 -c FILE", "", "-p: \"0\" is not allowed"},
-		{"fastcapa -- -p x -c FILE", "", "-p: \"x\" is not allowed"},
-		{"fastcapa -- -p -1 -c FILE", "", "-p: \"-1\" is not allowed"},
-		{"fastcapa -- -p 1g -c FILE", "", "-p: \"1g\" is not allowed"},
-		{"fastcapa -- -p 100000000 -c FILE", "", "-p: \"100000000\" is not allowed"},
-		{"fastcapa -- -b 0 -c FILE", "", "-b: \"0\" is not allowed; allowed is a whole number from 1 to 1024"},
-		{"fastcapa -- -b 1025 -c FILE", "", "-b: \"1025\""},
-		{"fastcapa -- -b many -c FILE", "", "-b: \"many\""},
-		{"fastcapa -- -w 0 -c FILE", "", "-w: \"0\""},
-		{"fastcapa -- -r 0 -c FILE", "", "-r: \"0\""},
-		{"fastcapa -- -d -5 -c FILE", "", "-d: \"-5\""},
-		{"fastcapa -- -x 1000 -c FILE", "", "-x: \"1000\" is not allowed; allowed is a power of 2"},
-		{"fastcapa -- -x 0 -c FILE", "", "-x: \"0\""},
-		{"fastcapa -- -q 0 -c FILE", "", "-q: \"0\""},
-		{"fastcapa -- -t a/b -c FILE", "", "-t: \"a/b\""},
-		{"fastcapa -- -t .. -c FILE", "", "-t: \"..\""},
-		{"fastcapa -- -y -c FILE", "", "\"-y\" is no option"},
-		{"fastcapa -- file", "", "\"file\" is no option"},
-		{"fastcapa -- -c", "", "-c needs a value: -c FILE"},
-		{"fastcapa -l 0", "", "-c is missing"},
-		{"fastcapa", "", "-c is missing"},
-		{"fastcapa -- -c /nowhere/x", "", "/nowhere/x: cannot be read: No such file or directory; give a readable ini file"},
-		{"fastcapa -- -c FILE", "", "name no broker"},
-		{"fastcapa -- -c FILE", "[kafka-topic]\n", "name no broker"},
-		{"fastcapa -- -c FILE", "a = b\n", ":1: a: stands before any group"},
-		{"fastcapa -- -c FILE", "[kafka-global\n", ":1: a group is written"},
-		{"fastcapa -- -c FILE", "[kafka-global]\nnonsense\n", ":2: is no KEY = VALUE"},
-		{"fastcapa -- -c FILE", "[kafka-global]\n= b\n", ":2: is no KEY = VALUE"},
+	    {"fastcapa -- -p 0 -c FILE", "", "-p: \"0\" is not allowed"},
+	    {"fastcapa -- -p x -c FILE", "", "-p: \"x\" is not allowed"},
+	    {"fastcapa -- -p -1 -c FILE", "", "-p: \"-1\" is not allowed"},
+	    {"fastcapa -- -p 1g -c FILE", "", "-p: \"1g\" is not allowed"},
+	    {"fastcapa -- -p 100000000 -c FILE", "", "-p: \"100000000\" is not allowed"},
+	    {"fastcapa -- -b 0 -c FILE", "", "-b: \"0\" is not allowed; allowed is a whole number from 1 to 1024"},
+	    {"fastcapa -- -b 1025 -c FILE", "", "-b: \"1025\""},
+	    {"fastcapa -- -b many -c FILE", "", "-b: \"many\""},
+	    {"fastcapa -- -w 0 -c FILE", "", "-w: \"0\""},
+	    {"fastcapa -- -r 0 -c FILE", "", "-r: \"0\""},
+	    {"fastcapa -- -d -5 -c FILE", "", "-d: \"-5\""},
+	    {"fastcapa -- -x 1000 -c FILE", "", "-x: \"1000\" is not allowed; allowed is a power of 2"},
+	    {"fastcapa -- -x 0 -c FILE", "", "-x: \"0\""},
+	    {"fastcapa -- -q 0 -c FILE", "", "-q: \"0\""},
+	    {"fastcapa -- -t a/b -c FILE", "", "-t: \"a/b\""},
+	    {"fastcapa -- -t .. -c FILE", "", "-t: \"..\""},
+	    {"fastcapa -- -y -c FILE", "", "\"-y\" is no option"},
+	    {"fastcapa -- file", "", "\"file\" is no option"},
+	    {"fastcapa -- -c", "", "-c needs a value: -c FILE"},
+	    {"fastcapa -l 0", "", "-c is missing"},
+	    {"fastcapa", "", "-c is missing"},
+	    {"fastcapa -- -c /nowhere/x", "",
+	     "/nowhere/x: cannot be read: No such file or directory; give a readable ini file"},
+	    {"fastcapa -- -c FILE", "", "name no broker"},
+	    {"fastcapa -- -c FILE", "[kafka-topic]\n", "name no broker"},
+	    {"fastcapa -- -c FILE", "a = b\n", ":1: a: stands before any group"},
+	    {"fastcapa -- -c FILE", "[kafka-global\n", ":1: a group is written"},
+	    {"fastcapa -- -c FILE", "[kafka-global]\nnonsense\n", ":2: is no KEY = VALUE"},
+	    {"fastcapa -- -c FILE", "[kafka-global]\n= b\n", ":2: is no KEY = VALUE"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		enum conf_action action;

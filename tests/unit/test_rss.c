@@ -9,24 +9,29 @@
 
 #include "dpdk.h"
 
+static uint32_t bit(const uint8_t *bytes, size_t i)
+{
+	return bytes[i / 8] >> (7 - i % 8) & 1;
+}
+
 /* Toeplitz, bit by bit, from its definition: for each set bit of the input, the 32 bits of the key from there on. */
 static uint32_t toeplitz(const uint8_t *key, size_t key_bytes, const uint8_t *input, size_t len)
 {
-	uint32_t hash = 0;
+	uint32_t hash = 0, window = 0;
+	ck_assert(len * 8 + 31 <= key_bytes * 8);
+	for (size_t i = 0; i < 32; i++)
+		window = window << 1 | bit(key, i);
 	for (size_t i = 0; i < len * 8; i++) {
-		uint32_t window = 0;
-		ck_assert(i + 32 <= key_bytes * 8);
-		for (size_t k = i; k < i + 32; k++)
-			window = window << 1 | (key[k / 8] >> (7 - k % 8) & 1);
-		if (input[i / 8] >> (7 - i % 8) & 1)
-			hash ^= window;
+		hash ^= bit(input, i) ? window : 0;
+		window = window << 1 | (i + 32 < key_bytes * 8 ? bit(key, i + 32) : 0);
 	}
 	return hash;
 }
 
 START_TEST(key_is_symmetric)
 {
-	struct rte_eth_dev_info info = {.hash_key_size = 40, .flow_type_rss_offloads = RTE_ETH_RSS_TCP | RTE_ETH_RSS_IP};
+	struct rte_eth_dev_info info = {.hash_key_size = 40,
+					.flow_type_rss_offloads = RTE_ETH_RSS_TCP | RTE_ETH_RSS_IP};
 	struct dpdk_rss rss;
 	uint32_t x = 12345;
 	unsigned queue_of[4] = {0};
@@ -65,10 +70,13 @@ START_TEST(devices)
 		uint8_t asked_key_bytes;
 		bool symmetric, complains;
 	} rows[] = {
-	    {"ixgbe", RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_IPV6, 40, 2, true,
-	     RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_IPV6, 40, true, false},
-	    {"i40e, which offers more than is of use", RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_L2_PAYLOAD | RTE_ETH_RSS_VXLAN, 52, 8, true,
-	     RTE_ETH_RSS_FRAG_IPV4, 52, true, false},
+	    {"ixgbe", RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_IPV6,
+	     40, 2, true,
+	     RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_NONFRAG_IPV4_TCP | RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_IPV6, 40,
+	     true, false},
+	    {"i40e, which offers more than is of use",
+	     RTE_ETH_RSS_FRAG_IPV4 | RTE_ETH_RSS_L2_PAYLOAD | RTE_ETH_RSS_VXLAN, 52, 8, true, RTE_ETH_RSS_FRAG_IPV4, 52,
+	     true, false},
 	    {"virtual, no RSS", 0, 0, 2, true, 0, 0, false, true},
 	    {"only types that are of no use", RTE_ETH_RSS_L2_PAYLOAD, 40, 2, true, 0, 0, false, true},
 	    {"RSS, its own key only", RTE_ETH_RSS_IPV4, 0, 2, true, RTE_ETH_RSS_IPV4, 0, false, true},
@@ -77,13 +85,16 @@ START_TEST(devices)
 	    {"off", RTE_ETH_RSS_IPV4, 40, 4, false, 0, 0, false, false},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		struct rte_eth_dev_info info = {.hash_key_size = rows[i].key_bytes, .flow_type_rss_offloads = rows[i].offers};
+		struct rte_eth_dev_info info = {.hash_key_size = rows[i].key_bytes,
+						.flow_type_rss_offloads = rows[i].offers};
 		struct dpdk_rss rss;
 		dpdk_rss_make(&rss, &info, rows[i].queues, rows[i].wish);
-		ck_assert_msg(rss.types == rows[i].types, "%s: types %llx", rows[i].what, (unsigned long long)rss.types);
+		ck_assert_msg(rss.types == rows[i].types, "%s: types %llx", rows[i].what,
+			      (unsigned long long)rss.types);
 		ck_assert_msg(rss.key_bytes == rows[i].asked_key_bytes, "%s: key %u", rows[i].what, rss.key_bytes);
 		ck_assert_msg(rss.is_symmetric == rows[i].symmetric, "%s: symmetric", rows[i].what);
-		ck_assert_msg((rss.why_not != NULL) == rows[i].complains, "%s: %s", rows[i].what, rss.why_not ? rss.why_not : "");
+		ck_assert_msg((rss.why_not != NULL) == rows[i].complains, "%s: %s", rows[i].what,
+			      rss.why_not ? rss.why_not : "");
 		for (unsigned k = 0; k < rss.key_bytes; k++)
 			ck_assert_uint_eq(rss.key[k], k % 2 ? 0x5a : 0x6d);
 	}
