@@ -67,7 +67,7 @@ void kafka_after_event(struct kafka *k)
 static unsigned records(const struct kafka *k, const struct batch *b, unsigned from, unsigned to)
 {
 	unsigned n = 0;
-	if (k->out->wants == OUTPUT_WANTS_LINES)
+	if (k->out->wants == OUTPUT_WANTS_LINES || kafka_takes_packets(k->out->cf))
 		return to - from;
 	for (unsigned i = from; i < to; i++)
 		n += b->items[i].original_len > 0;
@@ -219,8 +219,10 @@ static int divide_memory(struct kafka *k, struct err *err)
 
 static void kafka_free(struct kafka *k)
 {
+	kafka_statistics_close(k);
 	pool_fini(&k->pool);
 	free(k->builders);
+	free(k->times_us);
 	free(k);
 }
 
@@ -230,6 +232,7 @@ static int kafka_open(struct output *out, struct err *err)
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	*k = (struct kafka){.magic = KAFKA_MAGIC, .out = out, .shared = out->shared, .now_us = clock_us()};
+	kafka_statistics_open(k);
 	k->draft = stats_output(out->page, out->index);
 	k->backend = stats_backend(out->page, out->first_backend);
 	k->stats = stats_kafka(out->page, out->index);
@@ -242,7 +245,7 @@ static int kafka_open(struct output *out, struct err *err)
 	message_list_init(&k->waiting);
 	TAILQ_INIT(&k->opened);
 	int r = divide_memory(k, err);
-	if (r == 0 && kafka_builders_init(k, 1) != 0)
+	if (r == 0 && (kafka_builders_init(k, 1) != 0 || kafka_times_init(k, 1) != 0))
 		r = err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	out->impl = k;
 	if (r == 0) {
@@ -261,6 +264,12 @@ static int kafka_open(struct output *out, struct err *err)
 	ev_timer_start(out->loop, &k->second_timer);
 	kafka_account(k);
 	return 0;
+}
+
+static void kafka_reopen(struct output *out)
+{
+	kafka_statistics_close(out->impl);
+	kafka_statistics_open(out->impl);
 }
 
 /* Our own queue is given up, then librdkafka's; what reports do not come in time was sent, perhaps. */
@@ -366,5 +375,6 @@ const struct output_type output_kafka = {
     .pump = kafka_pump,
     .drain = kafka_drain,
     .pending = kafka_pending,
+    .reopen = kafka_reopen,
     .close = kafka_close,
 };
