@@ -41,12 +41,27 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* net_af_packet notes how far it is at the end of a burst only: a kill within one leaves the next reader waiting at
+ * frames that are given back already, until the ring has gone round (measured: 2 of 10 kills at 100,000 packets/s). So
+ * it is asked for one at a time. */
+static unsigned burst_one_by_one(const struct dpdk_queue *q)
+{
+	struct dpdk_hold *h = q->hold;
+	unsigned n = 0;
+	while (n < q->dpdk->burst &&
+	       rte_eth_rx_burst(q->dpdk->port, q->queue, (struct rte_mbuf **)&h->mbufs[n], 1) == 1)
+		__atomic_store_n(&h->n, ++n, __ATOMIC_RELEASE);
+	return n;
+}
+
 static unsigned burst(struct dpdk_queue *q)
 {
 	struct dpdk_hold *h = q->hold;
+	const struct dpdk *d = q->dpdk;
+	h->given = h->next = h->n = 0;
 	set_state(h, STATE_READING);
-	unsigned n = rte_eth_rx_burst(q->dpdk->port, q->queue, (struct rte_mbuf **)h->mbufs, (uint16_t)q->dpdk->burst);
-	h->given = h->next = 0;
+	unsigned n = d->cut_at ? burst_one_by_one(q)
+			       : rte_eth_rx_burst(d->port, q->queue, (struct rte_mbuf **)h->mbufs, (uint16_t)d->burst);
 	h->n = n;
 	set_state(h, n ? STATE_HOLDING : STATE_IDLE);
 	if (n == 0)
@@ -163,8 +178,9 @@ unsigned dpdk_death(struct dpdk *d, unsigned slot)
 		break;
 	case STATE_READING: /* how far the driver was is its secret (net_ring: 24 taken and not yet written, measured)
 			     */
-		unread = d->burst;
-		leaked += d->burst;
+		unread = h->n + (d->cut_at ? 1 : d->burst);
+		leaked += unread - h->n;
+		free_range(h, 0, h->n);
 		break;
 	case STATE_HOLDING: /* nobody has touched them */
 		unread = h->n - h->next;

@@ -14,7 +14,12 @@ NO_HUGE = ["--no-huge", "-m 512"]
 LINES = 30000
 
 
-def start(bench, eal, workers=2, **how):
+# A ring that takes what comes while the machine is busy with other tests: 1.6 s at 10,000 packets/s.
+PATIENT = "net_af_packet0,iface=mr1,framesz=2048,blocksz=4096,framecnt=16384"
+
+
+def start(bench, eal, workers=2, port=PATIENT, **how):
+    how["port"] = port
     sink = bench.sink("--number", "--keys", 10000)
     return sink, bench.millrace(conf=conf(eal, workers, sink=sink, **how))
 
@@ -37,7 +42,7 @@ def test_every_packet_once(veth, memory, bench, tmp_path, workers):  # noqa: F81
 
 def test_what_the_ring_cannot_take_is_counted(veth, bench, tmp_path):  # noqa: F811
     """Flat out into one small ring: read and dropped are what was sent, exactly, by the kernel's own count."""
-    _, millrace = start(bench, NO_HUGE, 1, options="rx_descriptors: 64")
+    _, millrace = start(bench, NO_HUGE, 1, port="net_af_packet0,iface=mr1", options="rx_descriptors: 64")
     file = tmp_path / "lines.pcap"
     write_pcap(file, line_frames(LINES))
     sent = tcpreplay(veth[0], file, "--topspeed", "-l", 5, "-K")
@@ -78,7 +83,7 @@ def test_other_inputs_go_on_and_idle_is_cheap(veth, bench, tmp_path):  # noqa: F
 @pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.soak)])
 def test_killed_workers(veth, bench, tmp_path, kills):  # noqa: F811
     """The successor goes on with the queue. Nothing comes twice, and what is missing is bounded by the counters."""
-    sink, millrace = start(bench, NO_HUGE, 2, options="rx_descriptors: 4096")
+    sink, millrace = start(bench, NO_HUGE, 2)
     file = tmp_path / "lines.pcap"
     lines = kills * 40000
     write_pcap(file, line_frames(lines))
@@ -115,7 +120,7 @@ def test_killed_workers(veth, bench, tmp_path, kills):  # noqa: F811
 def test_a_rolled_worker_loses_nothing(veth, bench, tmp_path):  # noqa: F811
     """TERM to one worker: it hands over what it holds, and the next goes on."""
     import os
-    sink, millrace = start(bench, NO_HUGE, 2, options="rx_descriptors: 8192")
+    sink, millrace = start(bench, NO_HUGE, 2)
     file = tmp_path / "lines.pcap"
     write_pcap(file, line_frames(LINES))
     replay = bench.run("tcpreplay", "-q", "-i", veth[0], "--pps", "10000", file)
