@@ -7,29 +7,11 @@
 #include "statsite.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, LABEL_BYTES = 300 };
-
-/* -- account ------------------------------------------------------------------------------------------------------- */
-
-void backend_account(struct backend *be)
-{
-	struct statsite *st = be->st;
-	struct stats_backend *d = be->draft;
-	const struct queue *q = &be->queue;
-	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q);
-
-	d->offered_records += q->put_lines - be->counted_lines;
-	be->counted_lines = q->put_lines;
-	d->queued_records = unsent_lines;
-	d->in_flight_records = flight_lines;
-	d->queued_bytes = queue_held_bytes(q);
-	st->pending_lines += unsent_lines + flight_lines - be->counted_pending_lines;
-	be->counted_pending_lines = unsent_lines + flight_lines;
-	stats_touch(st->out->page, STATS_BACKEND, st->out->first_backend + (unsigned)(be - st->backends));
-}
+enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, DROP_PAUSE_US = 1000000, LABEL_BYTES = 300 };
 
 /* -- log ----------------------------------------------------------------------------------------------------------- */
 
@@ -86,6 +68,60 @@ static void log_up(struct backend *be)
 			 text_format_time(away, sizeof(away), clock_us() - be->down_us),
 			 (unsigned long long)(dropped_lines(be) - be->dropped_at_down));
 	be->down_us = 0;
+}
+
+static void log_dropping(struct backend *be, enum queue_room room, uint64_t dropped_before)
+{
+	struct statsite *st = be->st;
+	const struct conf_output *cf = st->out->cf;
+	char name[LABEL_BYTES], limit[32];
+	be->last_drop_us = st->now_us;
+	if (be->is_dropping)
+		return;
+	be->is_dropping = true;
+	be->dropping_since_us = st->now_us;
+	be->dropped_before = dropped_before;
+	if (may_log(st, clock_us()))
+		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped", label(be, name, sizeof(name)),
+			 be->state == BACKEND_UP ? "is too slow" : "is away",
+			 room == QUEUE_FULL ? "queue_limit" : "memory_limit",
+			 text_format_bytes(limit, sizeof(limit), room == QUEUE_FULL ? cf->queue_limit : cf->memory_limit),
+			 st->out->overflow == CONF_OVERFLOW_DROP_OLDEST ? "oldest" : "newest");
+}
+
+/* A queue at its limit has room for some lines each moment: only a half empty one, and a second, end it. */
+static void log_dropping_end(struct backend *be)
+{
+	struct statsite *st = be->st;
+	char name[LABEL_BYTES], lasted[32];
+	if (st->now_us < be->last_drop_us + DROP_PAUSE_US || queue_held_bytes(&be->queue) > be->queue.limit_bytes / 2)
+		return;
+	be->is_dropping = false;
+	if (may_log(st, clock_us()))
+		log_info("backend %s has room again: %llu lines were dropped in %s", label(be, name, sizeof(name)),
+			 (unsigned long long)(dropped_lines(be) - be->dropped_before),
+			 text_format_time(lasted, sizeof(lasted), be->last_drop_us - be->dropping_since_us));
+}
+
+/* -- account ------------------------------------------------------------------------------------------------------- */
+
+void backend_account(struct backend *be)
+{
+	struct statsite *st = be->st;
+	struct stats_backend *d = be->draft;
+	const struct queue *q = &be->queue;
+	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q);
+
+	d->offered_records += q->put_lines - be->counted_lines;
+	be->counted_lines = q->put_lines;
+	d->queued_records = unsent_lines;
+	d->in_flight_records = flight_lines;
+	d->queued_bytes = queue_held_bytes(q);
+	st->pending_lines += unsent_lines + flight_lines - be->counted_pending_lines;
+	be->counted_pending_lines = unsent_lines + flight_lines;
+	if (UNLIKELY(be->is_dropping))
+		log_dropping_end(be);
+	stats_touch(st->out->page, STATS_BACKEND, st->out->first_backend + (unsigned)(be - st->backends));
 }
 
 /* -- connecting ---------------------------------------------------------------------------------------------------- */
@@ -168,6 +204,15 @@ void backend_set_blocked(struct backend *be, bool is_blocked)
 	backend_watch(be);
 }
 
+int backend_socket(struct backend *be, int family, int type)
+{
+	if (be->place_fd != -1)
+		close(be->place_fd);
+	be->place_fd = -1;
+	be->fd = socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	return be->fd == -1 ? -1 : 0;
+}
+
 void backend_up(struct backend *be)
 {
 	be->state = BACKEND_UP;
@@ -228,6 +273,8 @@ void backend_lost(struct backend *be, const char *why)
 	}
 	be->state = BACKEND_WAITING;
 	close_socket(be);
+	if (be->place_fd == -1) /* or clients that wait to be accepted would take it, and keep the backend away */
+		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	be->is_blocked = be->is_short = false;
 	if (was_up) {
 		be->draft->disconnects++;
@@ -279,14 +326,15 @@ bool backend_put_slowly(struct backend *be, const struct line *l)
 			return false;
 		uint64_t *reason =
 		    room == QUEUE_FULL ? &be->draft->dropped_queue_full_records : &be->draft->dropped_memory_records;
-		uint64_t dropped = 0;
+		uint64_t dropped = 0, dropped_before = dropped_lines(be);
 		if (st->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
 			dropped = queue_drop_oldest(q, room == QUEUE_FULL ? l->len + 1 : CHUNK_SMALL_ROOM);
 		*reason += dropped;
-		if (dropped == 0) {
+		if (dropped == 0)
 			refuse(be, reason);
+		log_dropping(be, room, dropped_before);
+		if (dropped == 0)
 			return true;
-		}
 	}
 }
 
@@ -301,7 +349,7 @@ bool backend_has_room(const struct backend *be, uint32_t len)
 
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft)
 {
-	*be = (struct backend){.st = st, .cf = cf, .draft = draft, .fd = -1};
+	*be = (struct backend){.st = st, .cf = cf, .draft = draft, .fd = -1, .place_fd = -1};
 	queue_init(&be->queue, &st->pool, st->out->cf->queue_limit);
 	ev_init(&be->io, on_io);
 	ev_init(&be->timer, on_timer);
@@ -326,6 +374,8 @@ void backend_close(struct backend *be)
 	if (is_connected)
 		backend_tcp_close(be);
 	close_socket(be);
+	if (be->place_fd != -1)
+		close(be->place_fd);
 	queue_clear(q);
 	backend_account(be);
 }

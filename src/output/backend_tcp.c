@@ -23,8 +23,7 @@ static void set_option(int fd, int level, int option, int value)
 int backend_tcp_connect(struct backend *be, const struct net_address *a)
 {
 	const struct conf_output *cf = be->st->out->cf;
-	be->fd = socket(a->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (be->fd == -1)
+	if (backend_socket(be, a->sa.ss_family, SOCK_STREAM) == -1)
 		return -1;
 	set_option(be->fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	set_option(be->fd, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -20,8 +20,8 @@ struct burst {
 
 int backend_udp_connect(struct backend *be, const struct net_address *a)
 {
-	be->fd = socket(a->sa.ss_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (be->fd == -1 || connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1)
+	if (backend_socket(be, a->sa.ss_family, SOCK_DGRAM) == -1 ||
+	    connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1)
 		return -1;
 	backend_up(be);
 	return 0;

@@ -55,6 +55,7 @@ struct backend {
 
 	enum backend_state state;
 	int fd;
+	int place_fd; /* keeps a descriptor's place while there is no socket */
 	ev_io io;
 	ev_timer timer; /* the wait, or the limit of an attempt to connect */
 	struct net_query *query;
@@ -70,6 +71,8 @@ struct backend {
 	uint64_t connected_us, down_us, delay_us;
 	uint64_t dropped_at_down;
 	bool is_down_logged;
+	bool is_dropping; /* logged once, until there is room again */
+	uint64_t dropping_since_us, last_drop_us, dropped_before;
 };
 
 TAILQ_HEAD(backend_list, backend);
@@ -122,6 +125,8 @@ void backend_close(struct backend *be);
 /* Sets what the loop watches for: always input (the peer's EOF), output while blocked. */
 void backend_watch(struct backend *be);
 void backend_set_blocked(struct backend *be, bool is_blocked);
+/* be->fd becomes a socket (non-blocking) in the place that was kept. 0 or -1 with errno. */
+int backend_socket(struct backend *be, int family, int type);
 
 /* backend_tcp.c, backend_udp.c: `connect` returns 0 (BACKEND_CONNECTING or up already) or -1 with errno. `send` sends
  * all that it can; either may find the connection lost. */

@@ -99,6 +99,28 @@ def test_max_connections(bench):
             s.close()
 
 
+def test_no_descriptors_left_for_a_backend(bench):
+    """A backend that resets while clients hold, and wait for, every descriptor comes back: its place is kept."""
+    sink = bench.sink()
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+    millrace = bench.millrace(conf=one_input(bench, "tcp", sink.addresses), preexec_fn=few)
+    wait_for(lambda: millrace.status()["backends"][0]["up"], "the backend")
+    clients = [client(bench, "tcp") for _ in range(150)]
+    try:
+        millrace.wait_line(r"WARN .*accepting pauses: Too many open files")
+        for times in (1, 2):
+            sink.ask("reset")
+            clients[0].sendall(b"a:1|c\n")
+            wait_for(lambda: (lambda b: b["up"] and b["disconnects"] == times)(millrace.status()["backends"][0]),
+                     "the backend again")
+        sink.wait_lines(2)
+    finally:
+        for s in clients:
+            s.close()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_descriptors_left(bench, workers):
     """EMFILE: accepting pauses with one warning, those who are in are served, and it goes on."""

@@ -75,6 +75,28 @@ def test_drop_oldest_beside_lines_in_flight(bench):
     assert first > 0 and last - first + 1 == dropped
 
 
+@pytest.mark.parametrize("state", ["stall", "refuse"])
+def test_drops_are_said_when_they_begin_and_end(bench, state):
+    """Not only counted: one line with the limit to raise, and one with the sum once there is room."""
+    sink = bench.sink("--number", "--rcvbuf", "8KiB")
+    sink.ask(f"{state} on")
+    millrace = start(bench, [*sink.addresses, "127.0.0.1:1"], "drop_newest")
+    address, kind = re.escape(sink.addresses[0]), {"stall": "is too slow", "refuse": "is away"}[state]
+    sent = bench.replay("--number", "--lines", 600000, "--bytes", 8900, "--pps", 2000)
+    read_all(millrace, sent["lines"])
+    millrace.wait_line(rf"WARN worker 0: backend {address} {kind}: queue_limit of 128 KiB is reached, the newest lines are dropped")
+    sink.ask(f"{state} off")
+
+    def send_one():
+        bench.replay("--lines", 10)  # what goes on is what shows it
+        return [m for line in millrace.err if (m := re.search(rf"INFO .*{address} has room again: (\d+) lines", line))]
+    found = wait_for(send_one, "the end of the drops")
+    dropped = Counters(millrace).sum("backend", "dropped_queue_full_records", backend=sink.addresses[0])
+    assert dropped > 0 and [int(m.group(1)) for m in found] == [dropped]
+    assert sum("lines are dropped" in line and sink.addresses[0] in line for line in millrace.err) == 1
+    millrace.expected_exit = 3
+
+
 @pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest"])
 def test_memory_limit_is_exact(bench, policy):
     """The smallest memory_limit under a large queue_limit: sent = arrived + dropped_memory."""
