@@ -234,11 +234,11 @@ static void check_output(struct conf_load *ld, const struct conf_output *out)
 	}
 }
 
-/* A part with entries that were all refused has its errors already. */
+/* A part with entries that were all refused has its errors already, and so has a command line without --backend. */
 static void check_part(struct conf_load *ld, enum conf_row_index row, size_t n)
 {
 	const struct conf_node *node = ld->top->rows[row].node;
-	if (n == 0 && (!node || node->is_null || (node->kind == CONF_NODE_MAP && node->n == 0)))
+	if (n == 0 && ld->cf->path && (!node || node->is_null || (node->kind == CONF_NODE_MAP && node->n == 0)))
 		conf_load_error(ld, ld->top->rows[row].line, conf_rows[row].name,
 				"there are none; allowed is at least one");
 }

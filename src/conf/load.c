@@ -43,12 +43,31 @@ static void apply_flags(struct conf_load *ld, const struct conf_args *args)
 }
 
 /* One input for each transport, one output for all backends, one for Kafka. */
+static struct conf_input *add_input(struct conf_load *ld, const struct conf_args *args, enum conf_words type)
+{
+	struct conf_input *in = conf_load_add_input(ld, conf_word(type), 0);
+	if (!in || (args->backends.n && conf_list_add(ld, &in->to, "backends", 0) == -1) ||
+	    (args->kafka && conf_list_add(ld, &in->to, "kafka", 0) == -1))
+		return NULL;
+	in->type = type;
+	return in;
+}
+
+static void load_captures(struct conf_load *ld, const struct conf_args *args)
+{
+	struct conf_input *in = args->captures.n ? add_input(ld, args, CONF_INPUT_TYPE_CAPTURE) : NULL;
+	for (size_t i = 0; in && i < args->captures.n; i++)
+		conf_list_add(ld, &in->interface, args->captures.items[i], 0);
+}
+
 static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 {
 	struct conf *cf = ld->cf;
 	if (!args->backends.n && !args->kafka)
-		conf_load_error(ld, 0, "--backend",
-				"is missing; --listen needs at least one --backend HOST:PORT, or --kafka BROKERS --topic TOPIC");
+		conf_load_error(
+		    ld, 0, "--backend",
+		    "is missing; --listen and --capture need at least one --backend HOST:PORT, or --kafka BROKERS "
+		    "--topic TOPIC");
 	for (size_t i = 0; i < args->listen.n && !ld->no_memory; i++) {
 		const char *url = args->listen.items[i], *address = strstr(url, "://");
 		char scheme[16] = "";
@@ -59,15 +78,13 @@ static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 		for (size_t j = 0; j < cf->n_inputs; j++)
 			if (cf->inputs[j].type == type)
 				in = &cf->inputs[j];
-		if (!in) {
-			in = conf_load_add_input(ld, conf_word(type), 0);
-			if (!in || (args->backends.n && conf_list_add(ld, &in->to, "backends", 0) == -1) ||
-			    (args->kafka && conf_list_add(ld, &in->to, "kafka", 0) == -1))
-				return;
-			in->type = type;
-		}
+		if (!in)
+			in = add_input(ld, args, type);
+		if (!in)
+			return;
 		conf_list_add(ld, &in->bind, address + 3, 0);
 	}
+	load_captures(ld, args);
 	if (args->kafka)
 		conf_load_kafka(ld, args);
 	struct conf_output *out = args->backends.n ? conf_load_add_output(ld, "backends", 0) : NULL;
@@ -104,7 +121,7 @@ static struct conf *load(const char *name, const char *bytes, size_t len, const 
 			 struct conf_errors *errors)
 {
 	struct conf_load ld = {
-		.name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
+	    .name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
 	if (ld.cf && bytes)
 		ld.cf->path = conf_mem_copy(name, strlen(name));
 	if (ld.cf && ld.top && (ld.cf->path || !bytes))
@@ -166,7 +183,7 @@ struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
 	size_t len = 0;
 	struct conf *cf = NULL;
 	*errors = (struct conf_errors){0};
-	if (!args->path && !args->listen.n) {
+	if (!args->path && !args->listen.n && !args->captures.n) {
 		text_add(&errors->text, "command line: no configuration; give a file with -c FILE, or "
 					"--listen udp://HOST:PORT and --backend HOST:PORT (see --help)\n");
 		errors->n = 1;

@@ -57,8 +57,16 @@ static void each_file(const char *folder, on_file_fn *f)
 	ck_assert_msg(done > 2, "no files in %s", dir);
 }
 
+#ifdef MILLRACE_KAFKA
+#define NOT_THIS_BUILD "kafka_absent.yaml"
+#else
+#define NOT_THIS_BUILD "kafka.yaml"
+#endif
+
 static void check_errors(const char *path, const char *name, const char *bytes, size_t len)
 {
+	if (strcmp(name, NOT_THIS_BUILD) == 0)
+		return;
 	struct conf_errors errors;
 	struct text expected = {0};
 	struct conf_args args = {.path = path};
