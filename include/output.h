@@ -63,6 +63,8 @@ struct output {
 	unsigned slot, n_slots;
 	void (*on_room)(struct output *out);
 	void *worker; /* the worker's own, for on_room */
+	/* The output's own peers changed: "10.0.0.1:9092,[::1]:9092", numeric. From the loop. NULL: nobody asks. */
+	void (*on_peers)(struct output *out, const char *peers);
 	bool dense;
 
 	void *impl; /* of open */

@@ -3,6 +3,7 @@
  * millrace: arguments → run, check or dump.
  */
 #include <conf.h>
+#include <input.h>
 #include <master.h>
 #include <output.h>
 
@@ -11,7 +12,14 @@
 
 static int print_version(void)
 {
+	const char *pcap = input_pcap_version();
 	printf("millrace %s\n", MILLRACE_VERSION);
+#ifdef MILLRACE_KAFKA
+	const char *kafka = "yes";
+#else
+	const char *kafka = "not built in";
+#endif
+	printf("kafka: %s\npcap: %s\n", kafka, pcap ? pcap : "not built in");
 	return 0;
 }
 
@@ -43,11 +51,11 @@ static void warn(const struct conf *cf)
 	text_free(&t);
 }
 
-/* What the libraries behind the outputs say. */
-static bool check_outputs(const struct conf *cf)
+/* What the libraries behind inputs and outputs say. */
+static bool check_all(const struct conf *cf)
 {
 	struct text t = {0};
-	size_t n = output_check(cf, &t);
+	size_t n = input_check(cf, &t) + output_check(cf, &t);
 	fputs(t.s ? t.s : "", stderr);
 	text_free(&t);
 	return n == 0;
@@ -64,7 +72,7 @@ static int with_conf(const struct conf_args *args)
 	switch (args->action) {
 	case CONF_ACTION_CHECK:
 		warn(cf);
-		if (!check_outputs(cf)) {
+		if (!check_all(cf)) {
 			exit_code = MASTER_EXIT_ERROR;
 			break;
 		}
@@ -78,7 +86,7 @@ static int with_conf(const struct conf_args *args)
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
 		warn(cf);
-		exit_code = check_outputs(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+		exit_code = check_all(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
 		break;
 	}
 	text_free(&t);

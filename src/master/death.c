@@ -51,7 +51,9 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 {
 	stats_adopt(s->page);
 	uint64_t in_hand = 0, queued = 0, connections = 0;
+	bool has_packets = false;
 	for (size_t i = 0; i < m->n_inputs; i++) {
+		has_packets |= m->inputs[i].type->is_packets;
 		connections += stats_input(s->page, m->inputs[i].index)->open_connections;
 		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->page);
 	}
@@ -61,8 +63,9 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 	w->dense = w->memory_bytes = 0;
 	stats_touch(s->page, STATS_WORKER, 0);
 	stats_publish(s->page);
-	text_add(t, "; lost at most %llu lines (%llu read and not yet handed over, %llu queued or not acknowledged)",
-		 (unsigned long long)(in_hand + queued), (unsigned long long)in_hand, (unsigned long long)queued);
+	text_add(t, "; lost at most %llu %s (%llu read and not yet handed over, %llu queued or not acknowledged)",
+		 (unsigned long long)(in_hand + queued), has_packets ? "records" : "lines", (unsigned long long)in_hand,
+		 (unsigned long long)queued);
 	if (connections)
 		text_add(t, " and what %llu open connections had sent and nobody read",
 			 (unsigned long long)connections);

@@ -118,6 +118,8 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	slots_drain(m, deadline_us);
 }
 
+static void end_when_done(struct master *m);
+
 void master_ready(struct master *m)
 {
 	if (m->has_started || m->is_draining)
@@ -128,6 +130,25 @@ void master_ready(struct master *m)
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
+	end_when_done(m); /* short files may be done already */
+}
+
+static void end_when_done(struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (!m->inputs[i].is_done)
+			return;
+	if (m->is_draining || !m->has_started)
+		return;
+	log_info("all files are read and delivered");
+	m->is_done = true;
+	master_drain(m, m->cf->drain_timeout);
+}
+
+void master_input_done(struct master *m, unsigned input)
+{
+	m->inputs[input].is_done = true;
+	end_when_done(m);
 }
 
 static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
@@ -137,6 +158,8 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
+	if (m->has_started && !m->is_draining)
+		slots_renew_stale(m);
 	account_second(m);
 }
 
@@ -176,14 +199,16 @@ static void name_all(struct master *m)
 				stats_name(m->stats, STATS_ENDPOINT, ep->first_stats + k, ep->name, in->index, 0, unit);
 				struct stats_endpoint *st = stats_endpoint(m->page, ep->first_stats + k);
 				st->receive_buffer_bytes = ep->receive_buffer_bytes;
-				st->asked_buffer_bytes = in->cf->receive_buffer;
+				st->asked_buffer_bytes =
+				    in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
 				stats_touch(m->page, STATS_ENDPOINT, ep->first_stats + k);
 			}
 	}
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
+		bool is_packets = out->cf->format == CONF_FORMAT_PACKET || out->cf->format == CONF_FORMAT_PCAP;
 		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0,
-			   out->wants == OUTPUT_WANTS_LINES ? "lines" : "datagrams");
+			   out->wants == OUTPUT_WANTS_LINES ? "lines" : is_packets ? "packets" : "datagrams");
 		for (unsigned k = 0; k < out->n_backends; k++)
 			stats_name(m->stats, STATS_BACKEND, out->first_backend + k,
 				   output_backend_name(out, k, name, sizeof name), out->index, 0,
@@ -293,6 +318,8 @@ int master_run(const struct conf *cf)
 	int exit_code = m.exit_code;
 	if (m.has_started)
 		account_last(&m);
+	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)
+		m.has_left = true;
 	if (exit_code == MASTER_EXIT_DELIVERED && m.has_left)
 		exit_code = MASTER_EXIT_LEFT;
 	stop(&m);

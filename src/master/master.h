@@ -41,7 +41,7 @@ struct master {
 	struct control *control;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
-	bool has_started, is_draining, has_left, is_late;
+	bool has_started, is_draining, has_left, is_late, is_done;
 	int exit_code;
 };
 
@@ -54,6 +54,8 @@ void slots_reap(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
+/* Ends one worker whose device has come back as another one. */
+void slots_renew_stale(struct master *m);
 bool slots_are_gone(const struct master *m);
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
@@ -63,6 +65,8 @@ void death_account(struct master *m, struct slot *s, struct text *t);
 void account_start(struct master *m);
 void account_second(struct master *m);
 void account_last(struct master *m);
+/* Records that were lost anywhere between input and output, and files that were damaged: for a run that has an end. */
+uint64_t account_lost(struct master *m);
 
 /* control.c */
 int control_open(struct master *m, struct err *err);
@@ -70,6 +74,7 @@ void control_close(struct master *m);
 
 /* master.c */
 void master_ready(struct master *m);
+void master_input_done(struct master *m, unsigned input);
 void master_drain(struct master *m, uint64_t deadline_us);
 void master_stop(struct master *m, int exit_code);
 

@@ -45,6 +45,8 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 		break;
 	case LINK_READY:
 	case LINK_FATAL:
+	case LINK_DONE:
+	case LINK_PEERS:
 		break;
 	}
 }

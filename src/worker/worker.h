@@ -26,6 +26,8 @@ struct worker {
 	size_t n_inputs, n_outputs;
 	enum worker_stage stage;
 	unsigned dense_sources; /* that rest between reads */
+	bool has_finite;	/* inputs that end by themselves */
+	char *peers[CONF_OUTPUTS_MAX]; /* of each output: whom it talks to */
 
 	struct source *ready;   /* have more: read at the next turn */
 	struct source *waiting; /* rest until the tick */
