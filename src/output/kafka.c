@@ -78,7 +78,8 @@ void kafka_set_partitions(struct kafka *k, unsigned partitions)
 {
 	unsigned targets = count_targets(k, partitions);
 	k->is_asking = false;
-	bool is_packed = k->out->wants == OUTPUT_WANTS_LINES && k->partition != CONF_PARTITION_RANDOM;
+	bool is_packed = (k->out->wants == OUTPUT_WANTS_LINES || k->out->cf->format == CONF_FORMAT_PCAP) &&
+			 k->partition != CONF_PARTITION_RANDOM;
 	if (partitions == 0 || partitions == k->n_partitions)
 		return;
 	if (targets == 0) {
@@ -88,6 +89,8 @@ void kafka_set_partitions(struct kafka *k, unsigned partitions)
 	}
 	if (is_packed && kafka_builders_init(k, targets) != 0)
 		return; /* no memory: as before, and asked again */
+	if (kafka_takes_packets(k->out->cf) && kafka_times_init(k, targets) != 0)
+		return;
 	if (k->n_partitions != 0)
 		log_info("output \"%s\": topic %s has %u partitions now, had %u", k->out->cf->name, k->out->cf->topic, partitions,
 			 k->n_partitions);
@@ -159,7 +162,7 @@ static void give_up_waiting(struct kafka *k)
 static unsigned records(const struct kafka *k, const struct batch *b, unsigned from, unsigned to)
 {
 	unsigned n = 0;
-	if (k->out->wants == OUTPUT_WANTS_LINES)
+	if (k->out->wants == OUTPUT_WANTS_LINES || kafka_takes_packets(k->out->cf))
 		return to - from;
 	for (unsigned i = from; i < to; i++)
 		n += b->items[i].original_len > 0;
@@ -311,6 +314,7 @@ static void kafka_free(struct kafka *k)
 {
 	pool_fini(&k->pool);
 	free(k->builders);
+	free(k->times_us);
 	free(k);
 }
 
@@ -332,7 +336,7 @@ static int kafka_open(struct output *out, struct err *err)
 	message_list_init(&k->waiting);
 	TAILQ_INIT(&k->opened);
 	int r = divide_memory(k, err);
-	if (r == 0 && kafka_builders_init(k, 1) != 0)
+	if (r == 0 && (kafka_builders_init(k, 1) != 0 || kafka_times_init(k, 1) != 0))
 		r = err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	out->impl = k;
 	if (r == 0) {

@@ -26,24 +26,26 @@
 
 enum {
 	KAFKA_MAGIC = 0x6b61666b,
-	KAFKA_BURST = 64, /* messages of one rd_kafka_produce_batch; more gains nothing (measured up to 256) */
+	KAFKA_BURST = 64,  /* messages of one rd_kafka_produce_batch; more gains nothing (measured up to 256) */
 	KAFKA_STAGE = 512, /* messages that are sorted by partition at once */
-	/* What librdkafka 2.0.2 needs for a message beside its bytes: sizeof(rd_kafka_msg_t) 168, with malloc 176; and its
-	 * share of the request that carries it (measured in tests/unit/test_kafka.c). */
+	/* What librdkafka 2.0.2 needs for a message beside its bytes: sizeof(rd_kafka_msg_t) 168, with malloc 176; and
+	 * its share of the request that carries it (measured in tests/unit/test_kafka.c). */
 	KAFKA_MESSAGE_BYTES = 192,
 	KAFKA_PARTITIONS_MAX = 100000,
+	KAFKA_TIME_KEY_BYTES = 8, /* format packet: big-endian microseconds, before the value in the chunk */
 };
 
-/* -- kafka_store.c: messages in memory. Pure but for the pool. ------------------------------------------------------ */
+/* -- kafka_store.c: messages in memory. Pure but for the pool. ------------------------------------------------------
+ */
 
 /* Lies before its bytes in a chunk. */
 struct message {
 	struct message *next; /* that waits */
-	uint32_t len;	      /* of the value, which begins behind this (and the origin) */
-	uint32_t hash;	      /* decides the partition, once it is known how many there are */
+	uint32_t len;         /* of the value, which begins behind this (and the origin) */
+	uint32_t hash;        /* decides the partition, once it is known how many there are */
 	uint32_t offset;      /* from the chunk */
 	uint16_t records;
-	uint16_t key_len; /* the key is the value's first bytes; 0: no key */
+	uint16_t key_len; /* the key is the value's first bytes (format packet: lies before the value); 0: no key */
 };
 
 /* With headers: true, between message and value. */
@@ -61,12 +63,14 @@ struct message_list {
 	uint64_t messages, records, bytes;
 };
 
-/* A place where messages are appended: a chunk and what of it is used. With format lines there is a message under way. */
+/* A place where messages are appended: a chunk and what of it is used. With format lines there is a message under way.
+ */
 struct builder {
 	struct chunk *chunk; /* `used`: bytes; `lines`: messages that are alive, and 1 for this builder */
 	struct message *open;
 	char *at, *limit; /* the next line goes here; it may not end behind the limit */
 	uint32_t records; /* of the open message */
+	uint32_t link_type; /* format pcap: of its packets */
 	uint64_t since_us;
 	TAILQ_ENTRY(builder) opened;
 };
@@ -90,7 +94,8 @@ static inline char *message_value(const struct message *m, bool has_origin)
 void message_free(struct pool *pool, struct message *m);
 
 /* A new message with room for `len` bytes of value, at the end of the builder's chunk or in a new one. `want`: if less
- * than so much is left in the chunk, a new one is taken. NULL: no memory. Not in any list; filled in but hash, records. */
+ * than so much is left in the chunk, a new one is taken. NULL: no memory. Not in any list; filled in but hash, records.
+ */
 struct message *builder_new_message(struct builder *b, struct pool *pool, uint32_t len, uint32_t want, bool large,
 				    const struct message_origin *origin);
 /* The message is whole; its value has so many bytes, at most what was asked for. */
@@ -100,13 +105,14 @@ void builder_fini(struct builder *b, struct pool *pool);
 /* Bytes of value that fit into any chunk. */
 uint32_t builder_room(bool large, bool has_origin);
 
-/* -- kafka_conf.c: properties. Master and worker. -------------------------------------------------------------------- */
+/* -- kafka_conf.c: properties. Master and worker. --------------------------------------------------------------------
+ */
 
 /* Made by prepare: what workers cannot read themselves. */
 struct kafka_shared {
 	struct kafka_pem {
 		const char *location, *pem; /* "ssl.key.location", "ssl.key.pem" */
-		char *text;		    /* NULL: not given, or not a plain file */
+		char *text;                 /* NULL: not given, or not a plain file */
 	} pems[3];
 	const char *gives_way_to; /* the property for which idempotence is off; NULL: it is on, or given */
 };
@@ -125,11 +131,12 @@ size_t kafka_conf_make(const struct conf_output *cf, const struct kafka_shared *
 /* "FILE:LINE: outputs.NAME.KEY: ", for the property (NULL: the output itself). */
 void kafka_where(const struct conf_output *cf, const char *path, const char *property, struct text *t);
 
-/* -- kafka_check.c: master -------------------------------------------------------------------------------------------- */
+/* -- kafka_check.c: master --------------------------------------------------------------------------------------------
+ */
 
 size_t kafka_check(const struct conf_output *cf, const char *path, struct text *errors);
 
-/* -- kafka_producer.c, kafka_thread.c: one rd_kafka_t ------------------------------------------------------------------ */
+/* -- kafka_producer.c, kafka_thread.c: one rd_kafka_t ------------------------------------------------------------- */
 
 struct kafka;
 
@@ -148,9 +155,11 @@ struct producer {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool has_thread, must_end, must_flush, must_ask;
-	int partitions;		 /* 0: not known */
+	int partitions;          /* 0: not known */
 	rd_kafka_resp_err_t why; /* the last answer about the topic */
 	uint64_t answers;
+	char *peers; /* the brokers' addresses */
+	bool has_new_peers;
 };
 
 struct producer *producer_new(struct kafka *k, struct err *err);
@@ -160,8 +169,8 @@ void producer_serve(struct producer *p);
 void producer_event(struct producer *p, rd_kafka_event_t *event);
 /* Gives waiting messages to librdkafka as far as the window allows. */
 void producer_hand_over(struct kafka *k);
-/* Everything of it is reported or never will be: ends the thread, which destroys the rest. Waits for it until then; false:
- * it takes longer and is left behind (the process is about to end). */
+/* Everything of it is reported or never will be: ends the thread, which destroys the rest. Waits for it until then;
+ * false: it takes longer and is left behind (the process is about to end). */
 bool producer_end(struct producer *p, uint64_t until_us);
 /* Without waiting. True when it is gone. */
 bool producer_try_end(struct producer *p);
@@ -170,10 +179,17 @@ int producer_thread_start(struct producer *p);
 void producer_free(struct producer *p); /* what the thread does not: half-built objects too */
 /* Copies the thread's news. True when there are new ones. */
 bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why);
-void producer_ask(struct producer *p);	 /* ask for the partitions now */
+void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
 
-/* -- kafka_report.c: what librdkafka says ------------------------------------------------------------------------------ */
+/* -- kafka_peers.c ------------------------------------------------------------------------------------------------------- */
+
+/* Thread: the brokers of the metadata, when a capture wants to know. */
+void producer_note_peers(struct producer *p, const struct rd_kafka_metadata *meta);
+/* Loop: tells the worker when they are others than before. */
+void producer_tell_peers(struct producer *p);
+
+/* -- kafka_report.c: what librdkafka says ------------------------------------------------------------------------- */
 
 struct kafka_broker {
 	int32_t id;
@@ -190,7 +206,8 @@ void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event);
 unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, unsigned max);
 void kafka_set_up(struct kafka *k, bool is_up, const char *why);
 
-/* -- kafka.c, kafka_put.c: the output --------------------------------------------------------------------------------- */
+/* -- kafka.c, kafka_put.c: the output ---------------------------------------------------------------------------------
+ */
 
 struct kafka {
 	uint32_t magic;
@@ -203,29 +220,33 @@ struct kafka {
 	struct message_origin origin; /* of what is put now */
 	struct message_list waiting;
 	enum conf_words partition; /* never AUTO */
-	uint64_t window;	   /* messages that librdkafka may hold */
+	uint64_t window;           /* messages that librdkafka may hold */
 	uint64_t flight_limit_bytes;
 	uint64_t flight_records;
 	uint64_t open_records; /* in messages that are being made */
 
-	struct builder *builders; /* one for each target; format lines only … */
-	unsigned n_builders;	  /* … else, and with partition: random, one */
-	struct builder_list opened; /* oldest first */
-	bool has_large;		    /* builders take large chunks */
+	struct builder *builders;         /* one for each target; format lines only … */
+	unsigned n_builders;              /* … else, and with partition: random, one */
+	uint64_t *times_us; /* partition: worker, formats of packets: the last time in each target */
+	unsigned n_times;
+	bool is_link_said;
+	struct builder_list opened;       /* oldest first */
+	bool has_large;                   /* builders take large chunks */
 	unsigned n_partitions, n_targets; /* 0: not known yet. Target t is partition first + t * step */
 	unsigned first_partition, partition_step;
-	uint32_t random;
+	uint32_t random, sticky_hash;
+	uint64_t sticky_us;
 
 	struct producer *producer; /* NULL while none can be made */
-	struct producer *dying;	   /* its thread is at work */
+	struct producer *dying;    /* its thread is at work */
 	ev_timer delay_timer, trim_timer, second_timer;
 	ev_timer room_event; /* never started, only fed: on_room from the loop */
 	uint64_t now_us, opened_us;
 	bool is_draining, is_closing, is_stuck;
 
-	bool is_asking; /* the topic is in doubt: nothing is handed over before the next answer */
+	bool is_asking;                  /* the topic is in doubt: nothing is handed over before the next answer */
 	rd_kafka_resp_err_t topic_error; /* why there are no targets */
-	uint64_t topic_error_us;	 /* since when */
+	uint64_t topic_error_us;         /* since when */
 	uint64_t grace_us;
 	bool is_topic_error_said, is_giving_up;
 
@@ -244,13 +265,34 @@ struct kafka {
 /* Lines or items of the batch from `first` on; returns the first that was not taken. */
 unsigned kafka_put_lines(struct kafka *k, const struct batch *b, unsigned first);
 unsigned kafka_put_items(struct kafka *k, const struct batch *b, unsigned first);
+/* kafka_packet.c: packets of the batch, in either format. */
+unsigned kafka_put_packets(struct kafka *k, const struct batch *b, unsigned first);
+/* The last times start anew for so many targets. 0, or -1: no memory. */
+int kafka_times_init(struct kafka *k, unsigned targets);
+static inline bool kafka_takes_packets(const struct conf_output *cf)
+{
+	return cf->format == CONF_FORMAT_PACKET || cf->format == CONF_FORMAT_PCAP;
+}
+
+/* kafka_put.c, for both: as builder_new_message, with the overflow policy. NULL: there is no room; then refuse says whether
+ * the record is dropped and counted (true), or held back. */
+struct message *kafka_new_message(struct kafka *k, struct builder *b, uint32_t len, uint32_t want);
+bool kafka_refuse(struct kafka *k);
+void kafka_add_waiting(struct kafka *k, struct message *m);
+/* Begins a message with room for `len` + 1 bytes, and more up to batch_bytes. False: no memory. */
+bool kafka_begin_open(struct kafka *k, struct builder *b, uint32_t len, uint32_t hash);
+void kafka_end_open(struct kafka *k, struct builder *b);
+/* A random number that stays for a while. */
+uint32_t kafka_sticky(struct kafka *k);
+
 /* Ends open messages: those that are older than batch_delay, or all. */
 void kafka_end_old(struct kafka *k);
 void kafka_end_all(struct kafka *k);
-/* How many partitions there are is known, or has changed. */
+/* kafka_topic.c: how many partitions there are is known, or has changed; there are none for us; they are in doubt. */
 void kafka_set_partitions(struct kafka *k, unsigned partitions);
-void kafka_doubt_topic(struct kafka *k);
 void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why);
+void kafka_doubt_topic(struct kafka *k);
+void kafka_give_up_waiting(struct kafka *k);
 int kafka_builders_init(struct kafka *k, unsigned n);
 void kafka_builders_fini(struct kafka *k);
 /* Makes the drafts tell what is there. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_check: whether librdkafka takes the configuration: rd_kafka_conf_set accepts what rd_kafka_new then refuses, and
- * rd_kafka_new starts threads, which must not happen in the master. So a child process tries, and its errors come back
- * through a pipe. Master (for -t and at the start), before any worker.
+ * kafka_check: whether librdkafka takes the configuration: rd_kafka_conf_set accepts what rd_kafka_new then refuses,
+ * and rd_kafka_new starts threads, which must not happen in the master. So a child process tries, and its errors come
+ * back through a pipe. Master (for -t and at the start), before any worker.
  */
 #include "kafka.h"
 
@@ -16,17 +16,20 @@
 
 enum { PATIENCE_MS = 10000 };
 
-/* The given property that librdkafka's words name, so that the error has its line; the longest name wins ("retries" is in
- * no other, but "acks" is in "request.required.acks"). */
+/* The given property that librdkafka's words name first, so that the error has its line; of two at one place the longer
+ * ("acks" is in "acks.x"). */
 static const char *property_in(const struct conf_output *cf, const char *words)
 {
 	const struct conf_map *maps[] = {&cf->properties, &cf->topic_properties};
-	const char *best = NULL;
+	const char *best = NULL, *best_at = NULL;
 	for (size_t m = 0; m < ARRAY_LEN(maps); m++)
 		for (size_t i = 0; i < maps[m]->n; i++) {
-			const char *key = maps[m]->keys[i];
-			if (strstr(words, key) != NULL && (best == NULL || strlen(key) > strlen(best)))
-				best = key;
+			const char *key = maps[m]->keys[i], *at = strstr(words, key);
+			if (at == NULL ||
+			    (best != NULL && (at > best_at || (at == best_at && strlen(key) < strlen(best)))))
+				continue;
+			best = key;
+			best_at = at;
 		}
 	if (best == NULL && strstr(words, "SASL mechanism") != NULL)
 		best = kafka_property(cf, "sasl.mechanisms", NULL) ? "sasl.mechanisms" : "sasl.mechanism";
@@ -120,7 +123,9 @@ size_t kafka_check(const struct conf_output *cf, const char *path, struct text *
 	if (n == 0 && (pid == -1 || !is_read || !WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
 		kafka_where(cf, path, NULL, errors);
 		text_add(errors, "librdkafka could not be tried: %s\n",
-			 pid == -1 ? strerror(errno) : !is_read ? "it takes too long" : "it ended the process");
+			 pid == -1  ? strerror(errno)
+			 : !is_read ? "it takes too long"
+				    : "it ended the process");
 		n = 1;
 	}
 	text_free(&said);

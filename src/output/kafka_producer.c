@@ -53,6 +53,7 @@ static void hear_news(struct producer *p)
 	rd_kafka_resp_err_t why;
 	if (!producer_news(p, &partitions, &why))
 		return;
+	producer_tell_peers(p);
 	if (partitions > 0)
 		kafka_set_partitions(k, (unsigned)partitions);
 	else
@@ -192,8 +193,9 @@ static bool hand_over_target(struct kafka *k, unsigned from, unsigned n_staged, 
 			continue;
 		}
 		char *value = message_value(m, k->origin.is_wanted);
+		uint32_t key_before = k->out->cf->format == CONF_FORMAT_PACKET ? KAFKA_TIME_KEY_BYTES : 0;
 		k->burst[n++] = (rd_kafka_message_t){
-		    .payload = value, .len = m->len, .key = m->key_len ? value : NULL, .key_len = m->key_len, ._private = m};
+		    .payload = value + key_before, .len = m->len, .key = m->key_len ? value : NULL, .key_len = m->key_len, ._private = m};
 		if (n == KAFKA_BURST) {
 			goes_on = hand_over_burst(k, target, n, back);
 			n = 0;
@@ -246,6 +248,7 @@ void producer_free(struct producer *p)
 		return;
 	if (p->event_fd != -1)
 		close(p->event_fd);
+	free(p->peers);
 	pthread_mutex_destroy(&p->lock);
 	pthread_cond_destroy(&p->wake);
 	free(p);
