@@ -41,8 +41,8 @@ struct tap {
 
 /* -- tap_ring.c ---------------------------------------------------------------------------------------------------- */
 
-/* Rings that are open on the interface of this index: a group is of one interface, and one that was removed and made again
- * is another. */
+/* Rings that are open on the interface of this index: a group is of one interface, and one that was removed and made
+ * again is another. */
 unsigned tap_live(const struct tap *tap, unsigned ifindex);
 /* Master: a new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
 int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);

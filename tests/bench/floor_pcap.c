@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * floor_pcap INTERFACE: the least that reading packets costs: one libpcap handle, pcap_dispatch, a callback that counts. Ends
- * 2 s after the last packet. Prints ns of CPU a packet.
+ * floor_pcap INTERFACE: the least that reading packets costs: one libpcap handle, pcap_dispatch, a callback that
+ * counts. Ends 2 s after the last packet. Prints ns of CPU a packet.
  */
 #include <pcap/pcap.h>
 #include <poll.h>
@@ -43,6 +43,7 @@ int main(int argc, char **argv)
 	getrusage(RUSAGE_SELF, &used);
 	double ns = (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e9 +
 		    (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e3;
-	printf("packets=%lu bytes=%lu dropped=%u ns=%.0f\n", packets, bytes, st.ps_drop, packets ? ns / (double)packets : 0);
+	printf("packets=%lu bytes=%lu dropped=%u ns=%.0f\n", packets, bytes, st.ps_drop,
+	       packets ? ns / (double)packets : 0);
 	return 0;
 }

@@ -41,6 +41,7 @@ class Wire:
         r = subprocess.run(["tcpreplay", "-q", "-K", *map(str, options), "-i", self.near, file], capture_output=True, text=True,
                            timeout=timeout)
         assert r.returncode == 0, r.stderr
+        self.rate = float(re.search(r"Rated: .* ([\d.]+) pps", r.stdout).group(1))
         return int(re.search(r"Successful packets:\s+(\d+)", r.stdout).group(1))
 
     def start(self, bench, file, *options):

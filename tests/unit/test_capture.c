@@ -21,7 +21,8 @@ START_TEST(text_of_the_filter)
 	expect("udp or tcp", "", "inbound and (udp or tcp)");
 	expect("", "10.0.0.1:9092", "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092)))");
 	expect("vlan", "10.0.0.1:9092,[fd00::1]:9093,10.0.0.2:9094",
-	       "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092) or (host 10.0.0.2 and port 9094)))"
+	       "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092) or (host 10.0.0.2 and "
+	       "port 9094)))"
 	       " and not (ip6 and greater 74 and tcp and ((host fd00::1 and port 9093))) and (vlan)");
 	expect("", "nonsense,:5,", "inbound");
 }
@@ -63,10 +64,11 @@ END_TEST
 
 START_TEST(peers_of_the_configuration)
 {
-	char *keys[] = {"linger.ms", "bootstrap.servers"}, *values[] = {"5", "127.0.0.1:19092, ssl://[::1]:9093,nowhere.invalid"};
+	char *keys[] = {"linger.ms", "bootstrap.servers"},
+	     *values[] = {"5", "127.0.0.1:19092, ssl://[::1]:9093,nowhere.invalid"};
 	struct conf_output outs[2] = {
-		{.type = CONF_OUTPUT_TYPE_STATSITE},
-		{.type = CONF_OUTPUT_TYPE_KAFKA, .properties = {.keys = keys, .values = values, .n = 2}},
+	    {.type = CONF_OUTPUT_TYPE_STATSITE},
+	    {.type = CONF_OUTPUT_TYPE_KAFKA, .properties = {.keys = keys, .values = values, .n = 2}},
 	};
 	struct conf cf = {.outputs = outs, .n_outputs = 2};
 	struct text peers = {0}, unknown = {0};
