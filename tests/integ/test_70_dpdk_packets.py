@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Packets off DPDK ports (virtual ones), with hugepages and without, in 1, 2 and 4 workers: each arrives once, and what
 does not is in one counter."""
+import os
 import signal
 import socket
 
@@ -93,11 +94,9 @@ def test_killed_workers(veth, bench, tmp_path, kills):  # noqa: F811
         wait_for(lambda: counter(millrace, "received_packets") > before + 5000 or replay.p.poll() is not None, "packets to flow", 20)
         pid = millrace.worker_pids()[0]
         before = counter(millrace, "received_packets")
-        import os
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: millrace.worker_pids().get(0, pid) != pid, "the successor", 35)
     assert replay.wait(60) == 0
-    dead = counter(millrace, "dropped_dead_ring_packets")
 
     def all_seen():
         return counter(millrace, "received_packets") + nic_drops(millrace) + counter(millrace, "dropped_dead_ring_packets") >= lines
@@ -119,7 +118,6 @@ def test_killed_workers(veth, bench, tmp_path, kills):  # noqa: F811
 
 def test_a_rolled_worker_loses_nothing(veth, bench, tmp_path):  # noqa: F811
     """TERM to one worker: it hands over what it holds, and the next goes on."""
-    import os
     sink, millrace = start(bench, NO_HUGE, 2)
     file = tmp_path / "lines.pcap"
     write_pcap(file, line_frames(LINES))
