@@ -25,10 +25,10 @@ char *net_address_format(const struct sockaddr_storage *sa, char *buf, size_t si
 
 /* -- listening sockets: master, before fork. Descriptors are non-blocking and close-on-exec. -errno with err. ------ */
 
-/* 0 when nobody else has the UDP address; else -EADDRINUSE and so on. A bind with SO_REUSEPORT beside another program
- * of the same user succeeds and takes half of its traffic, so probe before a group is made. */
-int net_udp_probe(const struct net_address *a, struct err *err);
-int net_udp_bind(const struct net_address *a, bool reuseport, struct err *err);
+/* An address that nobody else has. A first bind with SO_REUSEPORT beside another program of the same user would succeed
+ * and take half of its traffic, so a shared address gets the option after it; further sockets join the first. */
+int net_udp_bind(const struct net_address *a, bool is_shared, struct err *err);
+int net_udp_join(const struct net_address *a, struct err *err);
 int net_tcp_listen(const struct net_address *a, struct err *err);
 /* A stale socket file (nobody answers) is replaced; one that is in use is an error. `type`: SOCK_STREAM or SOCK_DGRAM. */
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err);

@@ -27,10 +27,9 @@ static int udp_bind(struct input *in, struct endpoint *ep, struct err *err)
 	int r = input_endpoint_address(in, ep, err);
 	if (r != 0)
 		return r;
-	r = net_udp_probe(&ep->address, err);
 	bool one = in->cf->spread == CONF_SPREAD_SHARED || in->n_slots == 1;
 	for (unsigned i = 0; r == 0 && i < (one ? 1 : in->n_slots); i++) {
-		int fd = net_udp_bind(&ep->address, !one, err);
+		int fd = i == 0 ? net_udp_bind(&ep->address, !one, err) : net_udp_join(&ep->address, err);
 		r = fd < 0 ? fd : endpoint_ready(in, ep, fd, err);
 	}
 	if (r == 0 && in->cf->spread == CONF_SPREAD_PACKET && ep->n_fds > 1)

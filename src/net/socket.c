@@ -7,11 +7,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <linux/filter.h>
 #include <linux/sock_diag.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -25,7 +27,7 @@ static int explain_bind(struct err *err, int code, const char *what, const char 
 		return err_set(
 		    err, -code,
 		    "Cannot listen on %s %s: the address is in use by another program (ss -lnp shows which); stop "
-		    "it or choose another port.",
+		    "it or choose another port or path.",
 		    what, name);
 	case EACCES:
 	case EPERM:
@@ -93,18 +95,20 @@ failed:
 	return code;
 }
 
-int net_udp_probe(const struct net_address *a, struct err *err)
+int net_udp_bind(const struct net_address *a, bool is_shared, struct err *err)
 {
 	int fd = inet_bind(a, SOCK_DGRAM, 0, "udp", err);
-	if (fd < 0)
+	if (fd < 0 || !is_shared || set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1) == 0)
 		return fd;
+	char name[128];
+	int code = errno;
 	close(fd);
-	return 0;
+	return explain_bind(err, code, "udp", net_address_format(&a->sa, name, sizeof name));
 }
 
-int net_udp_bind(const struct net_address *a, bool reuseport, struct err *err)
+int net_udp_join(const struct net_address *a, struct err *err)
 {
-	return inet_bind(a, SOCK_DGRAM, reuseport ? SO_REUSEPORT : 0, "udp", err);
+	return inet_bind(a, SOCK_DGRAM, SO_REUSEPORT, "udp", err);
 }
 
 int net_tcp_listen(const struct net_address *a, struct err *err)
@@ -136,6 +140,18 @@ static bool is_stale(const struct sockaddr_un *sun, int type)
 	return refused;
 }
 
+/* Two that start at once would find the same stale file, and the later one would take what the earlier has just bound.
+ * Somebody who keeps the folder locked for longer keeps us only from this precaution. -1: not locked. */
+static int lock_folder(const char *path)
+{
+	char copy[sizeof(struct sockaddr_un)];
+	strcpy(copy, path); /* net_unix_bind has looked at its length */
+	int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	for (int i = 0; fd != -1 && i < 100 && flock(fd, LOCK_EX | LOCK_NB) == -1; i++)
+		usleep(10000);
+	return fd;
+}
+
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 {
 	const char *what = type == SOCK_DGRAM ? "unixgram" : "unix";
@@ -148,15 +164,24 @@ int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 	int fd = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd == -1)
 		return explain_bind(err, errno, what, path);
+	int lock = lock_folder(path), code = 0;
 	if (is_stale(&sun, type))
 		unlink(path);
 	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1 || chmod(path, mode) == -1 ||
-	    (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1)) {
-		int code = errno;
-		close(fd);
-		return explain_bind(err, code, what, path);
-	}
-	return fd;
+	    (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1))
+		code = errno;
+	if (lock != -1)
+		close(lock);
+	if (code == 0)
+		return fd;
+	close(fd);
+	struct stat sb;
+	if (code == EADDRINUSE && lstat(path, &sb) == 0 && !S_ISSOCK(sb.st_mode))
+		return err_set(err, -code,
+			       "Cannot listen on %s %s: something that is no socket has this path; remove it or choose "
+			       "another path.",
+			       what, path);
+	return explain_bind(err, code, what, path);
 }
 
 int net_reuseport_random(int fd, unsigned n, struct err *err)

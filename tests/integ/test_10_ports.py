@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Ports that cannot be had, permissions, receive buffers: one sentence that says what to do."""
+import fcntl
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -95,8 +97,32 @@ def test_socket_files(bench, transport):
     bench.millrace("--listen", f"{transport}://{path}", backends=backend.addresses, listen=()).finish()
     path.write_text("no socket")
     third = bench.millrace("--listen", f"{transport}://{path}", backends=backend.addresses, listen=(), wait=False)
-    refused(third, str(path))
+    refused(third, str(path), "no socket", "another path")
     assert path.read_text() == "no socket"
+
+
+@pytest.mark.parametrize("transport", ["udp", "unix", "unixgram"])
+def test_four_that_start_at_once(bench, transport):
+    """One of them has the address, the others say so: nobody slips in between another's look and its bind."""
+    from conftest import BUILD
+    path = bench.path / "in.sock"
+    url = f"udp://127.0.0.1:{free_port()}" if transport == "udp" else f"{transport}://{path}"
+    gate = bench.path / "gate"
+    for _ in range(10):
+        with open(gate, "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            four = [bench.run("flock", "-s", "-F", gate, BUILD / "millrace", "--workers", 2, "--control", "", "--listen", url,
+                              "--backend", "127.0.0.1:1:udp") for _ in range(4)]
+            wait_for(lambda: all(f" {m.pid} " in Path("/proc/locks").read_text() for m in four), "all to stand at the gate")
+        ended = wait_for(lambda: (lambda e: e if len(e) >= 3 else None)([m for m in four if m.p.poll() is not None]), "three to end")
+        assert len(ended) == 3 and all(m.wait() == 1 and " in use by " in m.err[-1] for m in ended), [m.err for m in four]
+        (one,) = [m for m in four if m not in ended]
+        one.wait_line("millrace is serving with 2 workers")
+        if transport != "udp":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM if transport == "unix" else socket.SOCK_DGRAM) as s:
+                s.connect(str(path))
+        os.kill(one.pid, signal.SIGKILL)  # what it leaves behind is stale
+        one.wait()
 
 
 def test_a_second_millrace_on_the_same_control_socket(bench):
