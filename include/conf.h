@@ -157,14 +157,16 @@ struct conf_args {
 };
 
 /* Reads argv (getopt_long moves its words); args borrow from it. Values are checked here. --listen, --capture and
- * --backend together with a file are an error. 0; or -EINVAL or -ENOMEM with one sentence in err, args then hold nothing. */
+ * --backend together with a file are an error. 0; or -EINVAL or -ENOMEM with one sentence in err, args then hold
+ * nothing. */
 int conf_args_parse(struct conf_args *args, int argc, char **argv, struct err *err);
 void conf_args_free(struct conf_args *args);
 /* The text of --help, with the options of the file, from the tables. */
 void conf_help(struct text *t);
 
 /* Reads the file (when args->path), applies the flags, checks all of it. A new tree, freed by conf_free; or NULL with
- * every error in `errors` (text_free it). With neither file nor --listen nor --capture: NULL and one error that says what to do. */
+ * every error in `errors` (text_free it). With neither file nor --listen nor --capture: NULL and one error that says
+ * what to do. */
 struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors);
 /* The same for bytes in memory; `name` stands in the errors for the file. For reload and fuzzing. */
 struct conf *conf_load_bytes(const char *name, const char *bytes, size_t len, const struct conf_args *args,

@@ -55,8 +55,8 @@ struct input_type {
 	/* Worker, right after fork: gives up all mappings of other slots, and appends what its own slot keeps to keep[*n]
 	 * (at most INPUT_KEEP_MAX for each endpoint). NULL: the slot's descriptor. */
 	void (*keep)(struct input *in, unsigned slot, int *keep, size_t *n);
-	/* Master: slot's tenant is gone (and with `is_last` nobody comes after it): closes what only it could read and counts
-	 * what waited there. Returns packets that were lost so. */
+	/* Master: slot's tenant is gone (and with `is_last` nobody comes after it): closes what only it could read and
+	 * counts what waited there. Returns packets that were lost so. */
 	uint64_t (*died)(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page);
 	/* Master, before the next tenant is forked: makes what it needs anew. */
 	void (*renew)(struct input *in, unsigned slot, struct stats_page *master_page);
@@ -207,8 +207,8 @@ int input_adopt(struct input *in, int fd, unsigned lent_by);
 void input_release(struct input *in, unsigned lent_by);
 
 /* The same for a source that is polled: busy while packets come, then rests that double from POLL_FIRST_US to POLL_SOON_US,
- * and from there grow slowly, over 250 ms without a packet, to POLL_LAST_US: a wake-up from deep sleep takes 21 to 35 us on a
- * virtual machine (measured: 2.2 % of a core with rests of 1 ms, 1.7 % with 2 ms, 0.6 % with these). */
+ * and from there grow slowly, over 250 ms without a packet, to POLL_LAST_US: a wake-up from deep sleep takes 21 to 35 us
+ * on a virtual machine (measured: 2.2 % of a core with rests of 1 ms, 1.7 % with 2 ms, 0.6 % with these). */
 enum { POLL_FIRST_US = 50, POLL_SOON_US = 1000, POLL_LAST_US = 5000 };
 uint64_t coalesce_poll_us(uint64_t last_us, uint64_t found);
 

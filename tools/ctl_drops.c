@@ -50,7 +50,8 @@ static uint64_t input_sent(const struct stats_copy *c, unsigned input, const cha
 	uint64_t sum = is_packets ? 0 : stats_named(c, STATS_ALL, STATS_INPUT, input, "received_datagrams");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++)
 		if (stats_copy_entry(c, STATS_ENDPOINT, i)->parent == input)
-			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i, is_packets ? "passed_packets" : "dropped_datagrams");
+			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i,
+					   is_packets ? "passed_packets" : "dropped_datagrams");
 	return sum;
 }
 
@@ -156,8 +157,9 @@ static void kafka_head(const struct stats_copy *c, struct text *t)
 {
 	if (stats_copy_entries(c, STATS_KAFKA) == 0)
 		return;
-	text_add(t, "kafka     %llu messages wait, %llu in flight, %llu delivered\n", total(c, STATS_KAFKA, "queued_messages"),
-		 total(c, STATS_KAFKA, "in_flight_messages"), total(c, STATS_KAFKA, "delivered_messages"));
+	text_add(t, "kafka     %llu messages wait, %llu in flight, %llu delivered\n",
+		 total(c, STATS_KAFKA, "queued_messages"), total(c, STATS_KAFKA, "in_flight_messages"),
+		 total(c, STATS_KAFKA, "delivered_messages"));
 }
 
 static void step_head(const struct stats_copy *c, enum stats_scope scope, struct text *t)

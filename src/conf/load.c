@@ -187,8 +187,8 @@ static int read_file(const char *path, char **bytes, size_t *len)
 }
 
 /* A tree of the file's bytes. */
-static struct conf *load_file(const char *path, const char *what, const struct conf_args *args, const struct conf_fastcapa *fc,
-			      struct conf_errors *errors)
+static struct conf *load_file(const char *path, const char *what, const struct conf_args *args,
+			      const struct conf_fastcapa *fc, struct conf_errors *errors)
 {
 	char *bytes = NULL;
 	size_t len = 0;

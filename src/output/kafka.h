@@ -182,7 +182,7 @@ bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why
 void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
 
-/* -- kafka_peers.c ------------------------------------------------------------------------------------------------------- */
+/* -- kafka_peers.c ------------------------------------------------------------------------------------------------ */
 
 /* Thread: the brokers of the metadata, when a capture wants to know. */
 void producer_note_peers(struct producer *p, const struct rd_kafka_metadata *meta);

@@ -109,8 +109,8 @@ START_TEST(bad_flags)
 		 "--listen, --capture, --backend and --kafka are for a start without a file; write them into f, or leave "
 		 "out the file"},
 		{"-c f --backend a:1",
-		 "--listen, --capture, --backend and --kafka are for a start without a file; write them into f, or leave out "
-		 "the file"},
+		 "--listen, --capture, --backend and --kafka are for a start without a file; write them into f, or leave "
+		 "out the file"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct conf_args args;
