@@ -19,6 +19,8 @@ struct conf_fastcapa {
 
 /* False: something is wrong; it is in `errors`. */
 bool conf_fastcapa_parse(struct conf_fastcapa *fc, int argc, char **argv, struct conf_errors *errors);
+/* The ini file's properties into the output; what is wrong is said. */
+void conf_fastcapa_ini(struct conf_load *ld, struct conf_output *out, const char *bytes, size_t len);
 /* The tree of it and of the ini file's bytes. */
 void conf_read_fastcapa(struct conf_load *ld, const struct conf_fastcapa *fc, const char *bytes, size_t len);
 

@@ -2,6 +2,7 @@
 """Frames as they were, through each virtual device, into the real broker: net_pcap with frames of every size and tag, net_ring
 fed by another process, net_af_packet with tags that the kernel takes out."""
 import collections
+import shutil
 import subprocess
 
 import pytest
@@ -18,6 +19,14 @@ NO_HUGE = ["--no-huge", "-m 512"]
 def kafka():
     with Cluster() as c:
         yield c
+
+
+@pytest.fixture
+def prefix(tmp_path):
+    """A --file-prefix whose files, which DPDK leaves behind, go with the test (before `bench` in a test's list)."""
+    name = tmp_path.name[:40]
+    yield name
+    shutil.rmtree(f"/var/run/dpdk/{name}", ignore_errors=True)
 
 
 def kafka_out(bootstrap, name, options=""):
@@ -59,11 +68,11 @@ def test_net_pcap_frames_as_they_were(kafka, bench, tmp_path, workers):
 
 @needs_root
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_net_ring(kafka, huge, bench, tmp_path, workers):  # noqa: F811
+def test_net_ring(kafka, huge, prefix, bench, tmp_path, workers):  # noqa: F811
     name, file = topic(kafka, 4), tmp_path / "lines.pcap"
     frames = list(line_frames(20000))
     write_pcap(file, frames)
-    shared = [f"--file-prefix={tmp_path.name[:40]}", f"--huge-dir={huge}"]
+    shared = [f"--file-prefix={prefix}", f"--huge-dir={huge}"]
     millrace = bench.millrace(conf=conf([*shared, "-m 256", "--huge-unlink=never"], workers, port="net_ring0",
                                         outputs=kafka_out(kafka.bootstrap, name)))
     sender = BUILD / "tests" / "dpdk_ring_sender"
