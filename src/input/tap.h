@@ -25,6 +25,7 @@ struct ring {
 	uint32_t link_type;
 	unsigned ifindex;
 	uint64_t discard; /* the first so many packets came before the ring joined the group: others had them */
+	uint64_t joined_ns; /* … and so has what was received before this and was on its way into the ring meanwhile */
 	uint64_t stored;  /* master: packets that the kernel put into the ring, those to be discarded included */
 };
 

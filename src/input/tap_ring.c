@@ -116,6 +116,7 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 		made.ifindex = if_nametoindex(device);
 		rc = ring_filter(&made, in, tap->peers.s ? tap->peers.s : "", err);
 	}
+	made.joined_ns = clock_real_us() * 1000;
 	if (rc == 0 && (rc = group_join(tap, in, made.ifindex, made.fd)) != 0)
 		err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
 			in->cf->name, device, strerror(-rc));
