@@ -42,7 +42,7 @@ struct master {
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
-	bool has_started, is_draining, has_left, is_late;
+	bool has_started, is_draining, has_left;
 	int exit_code;
 };
 
