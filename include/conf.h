@@ -43,6 +43,9 @@ struct conf_map {
 #define CONF_TYPE_ENUM_OUTPUT_TYPE enum conf_words
 #define CONF_TYPE_ENUM_PROTOCOL enum conf_words
 #define CONF_TYPE_ENUM_SPREAD enum conf_words
+#define CONF_TYPE_ENUM_DRIVER enum conf_words
+#define CONF_TYPE_ENUM_FANOUT enum conf_words
+#define CONF_TYPE_ENUM_RSS enum conf_words
 #define CONF_TYPE_ENUM_HASH enum conf_words
 #define CONF_TYPE_ENUM_OVERFLOW enum conf_words
 #define CONF_TYPE_ENUM_FORMAT enum conf_words
@@ -147,24 +150,32 @@ struct conf_args {
 	const char *path;
 	struct conf_map top;	       /* top-level options that were given as flags: key → value as text */
 	struct conf_list listen;       /* udp://HOST:PORT, tcp://…, unix://PATH, unixgram://PATH */
+	struct conf_list captures;     /* --capture INTERFACE */
 	struct conf_list backends;     /* --backend ADDRESS */
 	const char *kafka, *topic;     /* --kafka BROKERS, --topic TOPIC */
 	const char *receive_buffer;    /* --receive-buffer: overrides every input */
 };
 
-/* Reads argv (getopt_long moves its words); args borrow from it. Values are checked here. --listen and --backend
- * together with a file are an error. 0; or -EINVAL or -ENOMEM with one sentence in err, args then hold nothing. */
+/* Reads argv (getopt_long moves its words); args borrow from it. Values are checked here. --listen, --capture and
+ * --backend together with a file are an error. 0; or -EINVAL or -ENOMEM with one sentence in err, args then hold
+ * nothing. */
 int conf_args_parse(struct conf_args *args, int argc, char **argv, struct err *err);
 void conf_args_free(struct conf_args *args);
 /* The text of --help, with the options of the file, from the tables. */
 void conf_help(struct text *t);
 
 /* Reads the file (when args->path), applies the flags, checks all of it. A new tree, freed by conf_free; or NULL with
- * every error in `errors` (text_free it). With neither file nor --listen: NULL and one error that says what to do. */
+ * every error in `errors` (text_free it). With neither file nor --listen nor --capture: NULL and one error that says
+ * what to do. */
 struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors);
 /* The same for bytes in memory; `name` stands in the errors for the file. For reload and fuzzing. */
 struct conf *conf_load_bytes(const char *name, const char *bytes, size_t len, const struct conf_args *args,
 			     struct conf_errors *errors);
+/* Called as Metron's Fastcapa ("fastcapa", in whatever folder): its command line and ini file as a tree of ours. *action
+ * is RUN, DUMP or HELP; with HELP there is neither tree nor error. */
+bool conf_is_fastcapa(const char *argv0);
+struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action, struct conf_errors *errors);
+void conf_fastcapa_help(struct text *t);
 void conf_free(struct conf *cf);
 
 /* What is worth a word and stops nothing, a line each in the form of the errors: for -t, and once in the log. */
@@ -177,6 +188,11 @@ void conf_sample(struct text *t);
 void conf_man_flags(struct text *t);
 void conf_man_options(struct text *t);
 
+/* Whether inputs of this type read packets. */
+static inline bool conf_reads_packets(enum conf_words type)
+{
+	return type == CONF_INPUT_TYPE_CAPTURE || type == CONF_INPUT_TYPE_FILE;
+}
 /* The word of an enum option ("drop_newest"). */
 const char *conf_word(enum conf_words word);
 /* block, drop_newest or drop_oldest: what `auto` means for this output. */

@@ -28,6 +28,7 @@ enum stats_scope {
 	STATS_MASTER,
 	STATS_SLOT,
 	STATS_ENDPOINT,
+	STATS_DEVICE, /* counters that a network card has itself, by its names: one a block */
 	STATS_SCOPES,
 };
 
@@ -43,6 +44,10 @@ enum stats_ledger {
 	STATS_LEDGER_RECORDS_OUT,
 	STATS_LEDGER_MESSAGES_IN,
 	STATS_LEDGER_MESSAGES_OUT,
+	STATS_LEDGER_PACKETS_IN,
+	STATS_LEDGER_PACKETS_OUT,
+	STATS_LEDGER_PAYLOADS_IN,
+	STATS_LEDGER_PAYLOADS_OUT,
 };
 
 enum {
@@ -52,6 +57,7 @@ enum {
 	STATS_BACKENDS_MAX = 10064,  /* of all outputs together: 10,000 remotes, and one for each kafka output */
 	STATS_BROKERS_MAX = 16,	     /* of one output; further ones are not listed */
 	STATS_ENDPOINTS_MAX = 16384, /* sockets of all inputs and slots */
+	STATS_DEVICES_MAX = 512,     /* further ones are not listed */
 };
 
 /* The counters of one block, in the order of include/tbl/counter.def. */
@@ -64,6 +70,7 @@ enum {
 #define STATS_FIELD_MASTER(name)
 #define STATS_FIELD_SLOT(name)
 #define STATS_FIELD_ENDPOINT(name)
+#define STATS_FIELD_DEVICE(name)
 
 #define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
 #undef STATS_FIELD_WORKER
@@ -146,6 +153,15 @@ struct stats_endpoint {
 #undef STATS_FIELD_ENDPOINT
 #define STATS_FIELD_ENDPOINT(name)
 
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_DEVICE
+#define STATS_FIELD_DEVICE(name) uint64_t name;
+struct stats_device {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_DEVICE
+#define STATS_FIELD_DEVICE(name)
+
 struct stats;	   /* the mapping */
 struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
 
@@ -159,11 +175,11 @@ void stats_free(struct stats *st); /* unmaps; NULL is fine */
  * Close-on-exec. -errno with err. */
 int stats_reader_fd(const struct stats *st, struct err *err);
 
-/* Master: names for people. `parent`: of what is below an output that output, of an ENDPOINT its input, else 0.
- * `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines", "datagrams",
- * "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name of a
- * BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out of
- * the directory again (its counters stay). WORKER, SLOT and MASTER are named by stats_new. */
+/* Master: names for people. `parent`: of what is below an output that output, of an ENDPOINT or DEVICE its input, else
+ * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
+ * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
+ * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
+ * of the directory again (its counters stay). WORKER, SLOT and MASTER are named by stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 
@@ -181,6 +197,7 @@ struct stats_broker *stats_broker(struct stats_page *p, unsigned index);
 struct stats_master *stats_master(struct stats_page *p);
 struct stats_slot *stats_slot(struct stats_page *p, unsigned slot);
 struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index);
+struct stats_device *stats_device(struct stats_page *p, unsigned index);
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
 
 /* Makes all touched blocks visible at once. */
@@ -232,7 +249,7 @@ const struct stats *stats_copy_of(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
-/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes MASTER, SLOT and ENDPOINT: slot is
+/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes MASTER, SLOT, ENDPOINT, DEVICE: slot is
  * ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
@@ -250,8 +267,8 @@ unsigned stats_check(const struct stats_copy *c, struct text *t);
 /* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
 void stats_statsrelay(const struct stats_copy *c, struct text *t);
 
-/* One counter of one block; `worker` is -1 in the master's page. Below an output `parent` is that output, of
- * an ENDPOINT its input, else NULL. */
+/* One counter of one block; `worker` is -1 in the master's page. Below an output `parent` is that output, of an ENDPOINT
+ * or DEVICE its input, else NULL. */
 struct stats_row {
 	const struct stats_field *field;
 	int worker;

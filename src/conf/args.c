@@ -74,7 +74,7 @@ size_t conf_flags(struct conf_flag flags[CONF_FLAGS_MAX])
 	for (size_t i = 0; i < CONF_ROWS; i++) {
 		const struct conf_row *row = &conf_rows[i];
 		bool is_text =
-			strcmp(row->type, "LIST") != 0 && strcmp(row->type, "MAP") != 0 && !conf_row_is_part(row);
+		    strcmp(row->type, "LIST") != 0 && strcmp(row->type, "MAP") != 0 && !conf_row_is_part(row);
 		if (row->scope == CONF_SCOPE_TOP && is_text)
 			n = add_option_flags(flags, n, row);
 		BUG_ON(n + 4 > CONF_FLAGS_MAX);
@@ -159,6 +159,18 @@ static int add_listen(struct conf_args *args, const struct conf_flag *flag, cons
 	return conf_list_add(&ld, &args->listen, url, 0) == 0 ? 0 : no_memory(err);
 }
 
+static int add_capture(struct conf_args *args, const struct conf_flag *flag, const char *interface, struct err *err)
+{
+	struct conf_load ld = {0};
+	const char *absent = conf_word_not_built(CONF_INPUT_TYPE_CAPTURE);
+	if (absent)
+		return err_set(err, -EINVAL, "--%s needs %s, and this millrace was built without %s", flag->name,
+			       absent, absent);
+	if (!interface[0])
+		return err_set(err, -EINVAL, "--%s: \"\" is no network interface", flag->name);
+	return conf_list_add(&ld, &args->captures, interface, 0) == 0 ? 0 : no_memory(err);
+}
+
 static int add_backend(struct conf_args *args, const struct conf_flag *flag, const char *address, struct err *err)
 {
 	struct conf_load ld = {0};
@@ -202,6 +214,8 @@ static int take_flag(struct conf_args *args, const struct conf_flag *flag, const
 		return 0;
 	case CONF_FLAG_LISTEN:
 		return add_listen(args, flag, value, err);
+	case CONF_FLAG_CAPTURE:
+		return add_capture(args, flag, value, err);
 	case CONF_FLAG_BACKEND:
 		return add_backend(args, flag, value, err);
 	case CONF_FLAG_KAFKA:
@@ -289,11 +303,16 @@ static int take_rest(struct conf_args *args, int argc, char **argv, struct err *
 			       text_escape(shown, sizeof(shown), argv[optind], strlen(argv[optind])));
 	if (!args->kafka != !args->topic)
 		return err_set(err, -EINVAL, "--kafka BROKERS and --topic TOPIC go together; give both");
-	if (args->path && (args->listen.n || args->backends.n || args->kafka))
+	if (args->path && (args->listen.n || args->captures.n || args->backends.n || args->kafka))
+		return err_set(
+		    err, -EINVAL,
+		    "--listen, --capture, --backend and --kafka are for a start without a file; write them into "
+		    "%s, or leave out the file",
+		    text_escape(shown, sizeof(shown), args->path, strlen(args->path)));
+	if (args->listen.n && args->captures.n && args->kafka)
 		return err_set(err, -EINVAL,
-			       "--listen, --backend and --kafka are for a start without a file; write them into %s, "
-			       "or leave out the file",
-			       text_escape(shown, sizeof(shown), args->path, strlen(args->path)));
+			       "--listen and --capture cannot both go to --kafka, which takes lines or packets: leave "
+			       "out one, or write a file with two outputs");
 	return 0;
 }
 
@@ -347,6 +366,8 @@ void conf_args_free(struct conf_args *args)
 	free(args->top.lines);
 	free_texts(args->listen.items, args->listen.n);
 	free(args->listen.lines);
+	free_texts(args->captures.items, args->captures.n);
+	free(args->captures.lines);
 	free_texts(args->backends.items, args->backends.n);
 	free(args->backends.lines);
 	*args = (struct conf_args){0};

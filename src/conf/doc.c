@@ -143,8 +143,9 @@ static void add_sample(struct text *t, const struct conf_row *row, const char *i
 {
 	const char *example = conf_row_required(row->index), *instead;
 	bool is_instead = conf_row_instead(row->index, &instead) < CONF_ROWS;
-	/* the sample's output is a statsite; what others need stands behind "#" */
-	bool is_foreign = row->scope == CONF_SCOPE_OUTPUT && !conf_row_applies(row, CONF_OUTPUT_TYPE_STATSITE);
+	/* the sample's input is udp, its output a statsite; what others need stands behind "#" */
+	bool is_foreign = (row->scope == CONF_SCOPE_OUTPUT && !conf_row_applies(row, CONF_OUTPUT_TYPE_STATSITE)) ||
+			  (row->scope == CONF_SCOPE_INPUT && !conf_row_applies(row, CONF_INPUT_TYPE_UDP));
 	if (conf_row_is_part(row) && !example && !is_instead)
 		return; /* inputs and outputs: the caller's */
 	add_comment(t, indent, row);

@@ -38,12 +38,26 @@ void conf_text_yaml(struct text *t, const char *s)
 	text_add(t, "\"");
 }
 
+/* Not given, and nothing that a file may say: an empty list, the other one of two, what is not built in. */
+static bool is_unsaid(const struct conf_row *row, const void *object)
+{
+	const char *example;
+	const void *field = conf_row_field(row, object);
+	if (conf_row_not_built(row->index))
+		return true;
+	if (strcmp(row->type, "LIST") == 0)
+		return ((const struct conf_list *)field)->n == 0;
+	return conf_row_instead(row->index, &example) < CONF_ROWS && strcmp(row->type, "STRING") == 0 &&
+	       (*(char *const *)field)[0] == '\0';
+}
+
 static void add_options(struct text *t, enum conf_scope scope, enum conf_words type, const char *indent,
 			const void *object)
 {
 	for (size_t i = 0; i < CONF_ROWS; i++) {
 		const struct conf_row *row = &conf_rows[i];
-		if (row->scope != scope || conf_row_is_part(row) || !conf_row_applies(row, type))
+		if (row->scope != scope || conf_row_is_part(row) || !conf_row_applies(row, type) ||
+		    is_unsaid(row, object))
 			continue;
 		text_add(t, "%s%s: ", indent, row->name);
 		conf_value_format(row, conf_row_field(row, object), t);

@@ -52,7 +52,10 @@ void conf_load_note(struct conf_load *ld, int line, const char *key, const char 
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	text_add(&t, "%s:%d: %s: %s", ld->name, line, key, what);
+	if (line)
+		text_add(&t, "%s:%d: %s: %s", ld->name, line, key, what);
+	else
+		text_add(&t, "%s: %s: %s", ld->name, key, what);
 	if (t.failed)
 		ld->no_memory = true;
 	else

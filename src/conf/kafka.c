@@ -16,6 +16,8 @@ void conf_load_kafka(struct conf_load *ld, const struct conf_args *args)
 	out->type = CONF_OUTPUT_TYPE_KAFKA;
 	if (conf_value_parse(&conf_rows[ROW_OUTPUT_topic], args->topic, &out->topic, NULL) != 0)
 		ld->no_memory = true;
+	if (args->captures.n)
+		out->format = CONF_FORMAT_PACKET;
 	conf_map_add(ld, &out->properties, "bootstrap.servers", args->kafka, 0);
 }
 
@@ -38,14 +40,37 @@ static void check_input(struct conf_load *ld, const struct conf_output *out, con
 {
 	bool is_stream = in->type == CONF_INPUT_TYPE_TCP || in->type == CONF_INPUT_TYPE_UNIX;
 	int line = line_of(ld, out, ROW_OUTPUT_format);
-	if (out->format == CONF_FORMAT_PACKET || out->format == CONF_FORMAT_PCAP)
+	bool is_packets = out->format == CONF_FORMAT_PACKET || out->format == CONF_FORMAT_PCAP;
+	if (is_packets && conf_reads_packets(in->type))
+		return;
+	if (is_packets)
 		conf_load_error(ld, line, key,
 				"%s needs packets, and input %s of type %s reads none; allowed is lines%s",
 				conf_word(out->format), in->name, conf_word(in->type), is_stream ? "" : " or datagram");
+	else if (out->format == CONF_FORMAT_DATAGRAM && conf_reads_packets(in->type))
+		conf_load_error(ld, line, key,
+				"datagram needs datagrams, and input %s of type %s reads packets; allowed is packet, "
+				"pcap, or lines of their UDP payload",
+				in->name, conf_word(in->type));
 	else if (out->format == CONF_FORMAT_DATAGRAM && is_stream)
 		conf_load_error(ld, line, key,
 				"datagram needs datagrams, and input %s of type %s is a stream; allowed is lines",
 				in->name, conf_word(in->type));
+}
+
+/* A packet has neither a sender that asked for something nor a key before a colon. */
+static void check_packets(struct conf_load *ld, const struct conf_output *out, const char *object)
+{
+	char key[CONF_KEY_SIZE];
+	if (out->format != CONF_FORMAT_PACKET && out->format != CONF_FORMAT_PCAP)
+		return;
+	if (out->headers)
+		conf_load_error(
+		    ld, line_of(ld, out, ROW_OUTPUT_headers), conf_key(key, object, "headers"),
+		    "is for lines and datagram; a packet has its time in the key and its sender in the frame");
+	if (out->partition == CONF_PARTITION_KEY)
+		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_partition), conf_key(key, object, "partition"),
+				"key is for lines and datagram; allowed here is one of auto, flow, worker, random");
 }
 
 void conf_check_kafka(struct conf_load *ld, const struct conf_output *out)
@@ -59,6 +84,7 @@ void conf_check_kafka(struct conf_load *ld, const struct conf_output *out)
 	if (ld->outputs[out->index].rows[ROW_OUTPUT_topic].is_given && !out->topic[0])
 		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_topic), conf_key(key, object, "topic"),
 				"is empty; allowed is the name of a topic");
+	check_packets(ld, out, object);
 	conf_key(key, object, "format");
 	for (size_t i = 0; i < ld->cf->n_inputs && !ld->no_memory; i++)
 		for (size_t j = 0; j < ld->cf->inputs[i].n_outputs; j++)

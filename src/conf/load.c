@@ -3,6 +3,7 @@
  * load: a file, bytes or only flags to one checked tree, or to all that is wrong with them, by line. The only file of
  * conf that makes system calls, and those are open, fstat, read and close.
  */
+#include "fastcapa.h"
 #include "load.h"
 #include "mem.h"
 #include "node.h"
@@ -43,13 +44,31 @@ static void apply_flags(struct conf_load *ld, const struct conf_args *args)
 }
 
 /* One input for each transport, one output for all backends, one for Kafka. */
+static struct conf_input *add_input(struct conf_load *ld, const struct conf_args *args, enum conf_words type)
+{
+	struct conf_input *in = conf_load_add_input(ld, conf_word(type), 0);
+	if (!in || (args->backends.n && conf_list_add(ld, &in->to, "backends", 0) == -1) ||
+	    (args->kafka && conf_list_add(ld, &in->to, "kafka", 0) == -1))
+		return NULL;
+	in->type = type;
+	return in;
+}
+
+static void load_captures(struct conf_load *ld, const struct conf_args *args)
+{
+	struct conf_input *in = args->captures.n ? add_input(ld, args, CONF_INPUT_TYPE_CAPTURE) : NULL;
+	for (size_t i = 0; in && i < args->captures.n; i++)
+		conf_list_add(ld, &in->interface, args->captures.items[i], 0);
+}
+
 static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 {
 	struct conf *cf = ld->cf;
 	if (!args->backends.n && !args->kafka)
-		conf_load_error(ld, 0, "--backend",
-				"is missing; --listen needs at least one --backend HOST:PORT, or --kafka BROKERS "
-				"--topic TOPIC");
+		conf_load_error(
+		    ld, 0, "--backend",
+		    "is missing; --listen and --capture need at least one --backend HOST:PORT, or --kafka BROKERS "
+		    "--topic TOPIC");
 	for (size_t i = 0; i < args->listen.n && !ld->no_memory; i++) {
 		const char *url = args->listen.items[i], *address = strstr(url, "://");
 		char scheme[16] = "";
@@ -60,15 +79,13 @@ static void load_endpoints(struct conf_load *ld, const struct conf_args *args)
 		for (size_t j = 0; j < cf->n_inputs; j++)
 			if (cf->inputs[j].type == type)
 				in = &cf->inputs[j];
-		if (!in) {
-			in = conf_load_add_input(ld, conf_word(type), 0);
-			if (!in || (args->backends.n && conf_list_add(ld, &in->to, "backends", 0) == -1) ||
-			    (args->kafka && conf_list_add(ld, &in->to, "kafka", 0) == -1))
-				return;
-			in->type = type;
-		}
+		if (!in)
+			in = add_input(ld, args, type);
+		if (!in)
+			return;
 		conf_list_add(ld, &in->bind, address + 3, 0);
 	}
+	load_captures(ld, args);
 	if (args->kafka)
 		conf_load_kafka(ld, args);
 	struct conf_output *out = args->backends.n ? conf_load_add_output(ld, "backends", 0) : NULL;
@@ -84,9 +101,7 @@ static void load_tree(struct conf_load *ld, const char *bytes, size_t len, const
 {
 	struct conf_tree tree = {0};
 	bool is_read = false;
-	if (conf_object_init(CONF_SCOPE_TOP, ld->cf) != 0)
-		ld->no_memory = true;
-	else if (!bytes)
+	if (!bytes)
 		load_endpoints(ld, args);
 	else if (len > CONF_FILE_MAX_BYTES)
 		conf_load_error(ld, 0, NULL, "is longer than %d MiB; that is no configuration",
@@ -101,17 +116,27 @@ static void load_tree(struct conf_load *ld, const char *bytes, size_t len, const
 	conf_tree_free(&tree);
 }
 
+static void load_fastcapa(struct conf_load *ld, const struct conf_fastcapa *fc, const char *bytes, size_t len)
+{
+	conf_read_fastcapa(ld, fc, bytes, len);
+	if (!ld->no_memory)
+		conf_check(ld);
+}
+
+/* `fc` instead of `args`: the bytes are Fastcapa's. */
 static struct conf *load(const char *name, const char *bytes, size_t len, const struct conf_args *args,
-			 struct conf_errors *errors)
+			 const struct conf_fastcapa *fc, struct conf_errors *errors)
 {
 	struct conf_load ld = {
-		.name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
+	    .name = name, .cf = conf_mem_new(sizeof(struct conf)), .top = conf_mem_new(sizeof(struct conf_origin))};
 	if (ld.cf && bytes)
 		ld.cf->path = conf_mem_copy(name, strlen(name));
-	if (ld.cf && ld.top && (ld.cf->path || !bytes))
-		load_tree(&ld, bytes, len, args);
-	else
+	if (!ld.cf || !ld.top || (bytes && !ld.cf->path) || conf_object_init(CONF_SCOPE_TOP, ld.cf) != 0)
 		ld.no_memory = true;
+	else if (fc)
+		load_fastcapa(&ld, fc, bytes, len);
+	else
+		load_tree(&ld, bytes, len, args);
 	if (conf_load_give_errors(&ld, errors)) {
 		conf_free(ld.cf);
 		ld.cf = NULL;
@@ -126,7 +151,7 @@ struct conf *conf_load_bytes(const char *name, const char *bytes, size_t len, co
 			     struct conf_errors *errors)
 {
 	*errors = (struct conf_errors){0};
-	return load(name, bytes ? bytes : "", len, args, errors);
+	return load(name, bytes ? bytes : "", len, args, NULL, errors);
 }
 
 /* Reads a little more than a file may have at most. 0 or -errno. */
@@ -161,28 +186,42 @@ static int read_file(const char *path, char **bytes, size_t *len)
 	return rc;
 }
 
-struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
+/* A tree of the file's bytes. */
+static struct conf *load_file(const char *path, const char *what, const struct conf_args *args,
+			      const struct conf_fastcapa *fc, struct conf_errors *errors)
 {
 	char *bytes = NULL;
 	size_t len = 0;
 	struct conf *cf = NULL;
-	*errors = (struct conf_errors){0};
-	if (!args->path && !args->listen.n) {
-		text_add(&errors->text, "command line: no configuration; give a file with -c FILE, or "
-					"--listen udp://HOST:PORT and --backend HOST:PORT (see --help)\n");
-		errors->n = 1;
-		return NULL;
-	}
-	if (!args->path)
-		return load("command line", NULL, 0, args, errors);
-	int rc = read_file(args->path, &bytes, &len);
+	int rc = read_file(path, &bytes, &len);
 	if (rc == 0) {
-		cf = load(args->path, bytes ? bytes : "", len, args, errors);
+		cf = load(path, bytes ? bytes : "", len, args, fc, errors);
 	} else {
-		text_add(&errors->text, "%s: cannot be read: %s; give a readable YAML file\n", args->path,
-			 strerror(-rc));
-		errors->n = 1;
+		text_add(&errors->text, "%s: cannot be read: %s; give a readable %s\n", path, strerror(-rc), what);
+		errors->n++;
 	}
 	free(bytes);
 	return cf;
+}
+
+struct conf *conf_load(const struct conf_args *args, struct conf_errors *errors)
+{
+	*errors = (struct conf_errors){0};
+	if (args->path)
+		return load_file(args->path, "YAML file", args, NULL, errors);
+	if (args->listen.n || args->captures.n)
+		return load("command line", NULL, 0, args, NULL, errors);
+	text_add(&errors->text, "command line: no configuration; give a file with -c FILE, or "
+				"--listen udp://HOST:PORT and --backend HOST:PORT (see --help)\n");
+	errors->n = 1;
+	return NULL;
+}
+
+struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action, struct conf_errors *errors)
+{
+	struct conf_fastcapa fc;
+	*errors = (struct conf_errors){0};
+	bool ok = conf_fastcapa_parse(&fc, argc, argv, errors);
+	*action = fc.action;
+	return ok && fc.action != CONF_ACTION_HELP ? load_file(fc.path, "ini file", NULL, &fc, errors) : NULL;
 }

@@ -23,6 +23,13 @@ static void say_allowed(struct conf_load *ld, const struct conf_row *row, int li
 	text_free(&allowed);
 }
 
+static bool say_not_built(struct conf_load *ld, const char *absent, int line, const char *key)
+{
+	if (absent)
+		conf_load_error(ld, line, key, "needs %s, and this millrace was built without %s", absent, absent);
+	return absent != NULL;
+}
+
 static void read_scalar(struct conf_load *ld, const struct conf_row *row, const struct conf_node *node, const char *key,
 			void *field)
 {
@@ -36,6 +43,8 @@ static void read_scalar(struct conf_load *ld, const struct conf_row *row, const 
 		ld->no_memory = true;
 	else if (rc != 0)
 		conf_load_error(ld, node->line, key, "%s", why.s ? why.s : "is not understood");
+	else if (strncmp(row->type, "ENUM_", 5) == 0)
+		say_not_built(ld, conf_word_not_built(*(enum conf_words *)field), node->line, key);
 	text_free(&why);
 }
 
@@ -97,6 +106,8 @@ static void read_option(struct conf_load *ld, const struct conf_row *row, const 
 			void *object)
 {
 	void *field = conf_row_field(row, object);
+	if (say_not_built(ld, conf_row_not_built(row->index), node->line, key))
+		return;
 	if (strcmp(row->type, "LIST") == 0)
 		read_list(ld, row, node, key, field);
 	else if (strcmp(row->type, "MAP") == 0)
@@ -240,8 +251,7 @@ void conf_read_object(struct conf_load *ld, const struct conf_node *map, int lin
 	const char *absent = not_built(map, scope);
 	if (absent) {
 		char path[CONF_KEY_SIZE];
-		conf_load_error(ld, line, conf_key(path, key, "type"),
-				"needs %s, and this millrace was built without %s", absent, absent);
+		say_not_built(ld, absent, line, conf_key(path, key, "type"));
 		return;
 	}
 	for (size_t i = 0; i < map->n; i += 2)

@@ -45,6 +45,15 @@ static const struct word not_built[] = {
 	{CONF_WORDS, "", ""},
 };
 
+#define NOT_BUILT_OPTION(scope, name, what) {ROW_##scope##_##name, what},
+static const struct {
+	enum conf_row_index row;
+	const char *what;
+} not_built_options[] = {
+#include <tbl/option.def>
+	{CONF_ROWS, ""},
+};
+
 #define ONLY(scope, name, type) {ROW_##scope##_##name, CONF_##scope##_TYPE_##type},
 static const struct {
 	enum conf_row_index row;
@@ -187,6 +196,14 @@ const char *conf_word_not_built(enum conf_words word)
 	for (size_t i = 0; i < ARRAY_LEN(not_built); i++)
 		if (not_built[i].word == word && word != CONF_WORDS)
 			return not_built[i].text;
+	return NULL;
+}
+
+const char *conf_row_not_built(enum conf_row_index index)
+{
+	for (size_t i = 0; i < ARRAY_LEN(not_built_options); i++)
+		if (not_built_options[i].row == index && index != CONF_ROWS)
+			return not_built_options[i].what;
 	return NULL;
 }
 

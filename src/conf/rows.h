@@ -69,6 +69,8 @@ static inline void *conf_row_field(const struct conf_row *row, const void *objec
 
 /* Name of what this binary was built without and the word needs ("Kafka"), or NULL. */
 const char *conf_word_not_built(enum conf_words word);
+/* The same of an option. */
+const char *conf_row_not_built(enum conf_row_index index);
 /* The word of an enum, by any of its spellings and in any case, or CONF_WORDS. `x` as in ENUM_x. */
 enum conf_words conf_word_find(const char *x, const char *text);
 /* Edit distance, for suggestions; a large number for what is too long to matter. */

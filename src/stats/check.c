@@ -12,6 +12,8 @@ static const enum stats_ledger equations[] = {
 	STATS_LEDGER_LINES_IN,
 	STATS_LEDGER_RECORDS_IN,
 	STATS_LEDGER_MESSAGES_IN,
+	STATS_LEDGER_PACKETS_IN,
+	STATS_LEDGER_PAYLOADS_IN,
 };
 
 static uint64_t side_sum(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned side)
@@ -75,7 +77,9 @@ static unsigned block_check(const struct stats_copy *c, int slot, enum stats_sco
 static uint64_t fed(const struct stats_copy *c, int slot, unsigned output)
 {
 	const struct stats_entry *out = stats_copy_entry(c, STATS_OUTPUT, output);
-	const char *name = strcmp(out->unit, "lines") == 0 ? "to_outputs_lines" : "to_outputs_datagrams";
+	const char *name = strcmp(out->unit, "lines") == 0     ? "to_outputs_lines"
+			   : strcmp(out->unit, "packets") == 0 ? "to_outputs_packets"
+							       : "to_outputs_datagrams";
 	uint64_t sum = 0;
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
 		if (stats_copy_entry(c, STATS_INPUT, i)->feeds >> output & 1)

@@ -68,9 +68,10 @@ static void entries_tame(struct stats_entry *to[STATS_SCOPES], const unsigned n[
 			e->unit[sizeof(e->unit) - 1] = '\0';
 			if (!e->name[0])
 				snprintf(e->name, sizeof(e->name), "#%u", i);
+			bool is_of_input = s == STATS_ENDPOINT || s == STATS_DEVICE;
 			if (e->parent >= (stats_scope_is_below_output(s) ? n[STATS_OUTPUT]
-					  : s == STATS_ENDPOINT ? n[STATS_INPUT]
-								: 1))
+					  : is_of_input		       ? n[STATS_INPUT]
+									 : 1))
 				e->parent = 0;
 		}
 	}

@@ -39,7 +39,8 @@ static const struct stats_entry *parent_of(const struct stats_copy *c, enum stat
 {
 	bool is_below_output = stats_scope_is_below_output(scope);
 	enum stats_scope above = is_below_output ? STATS_OUTPUT : STATS_INPUT;
-	if ((!is_below_output && scope != STATS_ENDPOINT) || e->parent >= stats_copy_entries(c, above))
+	bool has_parent = is_below_output || scope == STATS_ENDPOINT || scope == STATS_DEVICE;
+	if (!has_parent || e->parent >= stats_copy_entries(c, above))
 		return NULL;
 	return stats_copy_entry(c, above, e->parent);
 }

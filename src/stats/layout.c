@@ -24,6 +24,7 @@ static void scopes_make(struct stats_head *head)
 		[STATS_MASTER] = {1, sizeof(struct stats_master)},
 		[STATS_SLOT] = {STATS_SLOTS_MAX, sizeof(struct stats_slot)},
 		[STATS_ENDPOINT] = {STATS_ENDPOINTS_MAX, sizeof(struct stats_endpoint)},
+		[STATS_DEVICE] = {STATS_DEVICES_MAX, sizeof(struct stats_device)},
 	};
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		struct stats_scope_layout *l = &head->scopes[s];

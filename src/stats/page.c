@@ -87,6 +87,11 @@ struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index)
 	return draft_block(p, STATS_ENDPOINT, index);
 }
 
+struct stats_device *stats_device(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_DEVICE, index);
+}
+
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	const struct stats_scope_layout *l = block_use(p, scope, index);

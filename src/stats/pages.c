@@ -152,7 +152,7 @@ static void field_tame(struct stats_field *f, enum stats_scope scope, unsigned n
 	f->scope = (uint8_t)scope;
 	if (f->kind > STATS_KIND_HINT)
 		f->kind = STATS_KIND_COUNTER;
-	if (f->ledger > STATS_LEDGER_MESSAGES_OUT)
+	if (f->ledger > STATS_LEDGER_PAYLOADS_OUT)
 		f->ledger = STATS_LEDGER_NONE;
 	if (f->index >= n_fields) {
 		f->index = 0;

@@ -9,7 +9,7 @@
  *   half       blocks of the page's scopes, one array each; a block is 64-bit counters, filled up to 64 bytes
  *
  *              slot page:   WORKER 1, INPUT 64, OUTPUT 64, BACKEND 10,064, KAFKA 64, BROKER 1,024
- *              master page: MASTER 1, SLOT 256, ENDPOINT 16,384
+ *              master page: MASTER 1, SLOT 256, ENDPOINT 16,384, DEVICE 512
  *
  * sequence  odd while blocks go from the draft to the published half.
  * stamps    for each block, the low half of the odd sequence number of its last publication. A copy of 10,000 backends
