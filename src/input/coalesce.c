@@ -65,5 +65,7 @@ uint64_t coalesce_poll_us(uint64_t last_us, uint64_t found)
 {
 	if (found > 0)
 		return 0;
-	return last_us == 0 ? POLL_FIRST_US : MIN(last_us * 2, (uint64_t)POLL_LAST_US);
+	if (last_us < POLL_SOON_US)
+		return last_us == 0 ? POLL_FIRST_US : MIN(last_us * 2, (uint64_t)POLL_SOON_US);
+	return MIN(last_us + last_us / 64 + 1, (uint64_t)POLL_LAST_US);
 }

@@ -23,10 +23,39 @@ static const struct input_type *type_of(enum conf_words word)
 		return &input_unix;
 	case CONF_INPUT_TYPE_UNIXGRAM:
 		return &input_unixgram;
+	case CONF_INPUT_TYPE_CAPTURE:
+		return &input_capture;
+	case CONF_INPUT_TYPE_FILE:
+		return &input_file;
 	default:
 		return NULL;
 	}
 }
+
+size_t input_check(const struct conf *cf, struct text *errors)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < cf->n_inputs; i++) {
+		const struct input_type *type = type_of(cf->inputs[i].type);
+		if (type && type->check)
+			n += type->check(&cf->inputs[i], cf->path ? cf->path : "command line", errors);
+	}
+	return n;
+}
+
+#ifndef MILLRACE_DPDK
+const char *input_dpdk_version(void)
+{
+	return NULL;
+}
+#endif
+
+#ifndef MILLRACE_PCAP
+const char *input_pcap_version(void)
+{
+	return NULL;
+}
+#endif
 
 /* -- master ---------------------------------------------------------------------------------------------------- */
 
@@ -59,10 +88,21 @@ int input_endpoint_address(const struct input *in, struct endpoint *ep, struct e
 	return r;
 }
 
+const struct conf_list *input_addresses(const struct conf_input *cf, struct conf_list *one)
+{
+	if (cf->type == CONF_INPUT_TYPE_FILE)
+		return &cf->path;
+	if (cf->type != CONF_INPUT_TYPE_CAPTURE)
+		return &cf->bind;
+	*one = (struct conf_list){.items = (char **)(uintptr_t)&cf->port, .n = 1};
+	return cf->port[0] ? one : &cf->interface;
+}
+
 int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n_slots, unsigned *next_endpoint,
 	       struct err *err)
 {
 	memset(in, 0, sizeof *in);
+	in->conf = cf;
 	in->cf = &cf->inputs[index];
 	in->index = (unsigned)index;
 	in->n_slots = n_slots;
@@ -70,16 +110,18 @@ int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n
 	if (!in->type)
 		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without type %s.", in->cf->name,
 			       conf_word(in->cf->type));
-	in->endpoints = calloc(in->cf->bind.n, sizeof *in->endpoints);
+	struct conf_list one;
+	const struct conf_list *addresses = input_addresses(in->cf, &one);
+	in->endpoints = calloc(MAX(addresses->n, 1), sizeof *in->endpoints);
 	if (!in->endpoints)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	int r = hands_new(in, err);
-	for (size_t i = 0; r == 0 && i < in->cf->bind.n; i++) {
+	for (size_t i = 0; r == 0 && i < addresses->n; i++) {
 		struct endpoint *ep = &in->endpoints[in->n_endpoints];
 		ep->fds = calloc(n_slots, sizeof *ep->fds);
 		if (!ep->fds)
 			return err_set(err, -ENOMEM, "Cannot start: no memory.");
-		snprintf(ep->name, sizeof ep->name, "%s", in->cf->bind.items[i]);
+		snprintf(ep->name, sizeof ep->name, "%s", addresses->items[i]);
 		ep->first_stats = *next_endpoint;
 		in->n_endpoints++;
 		r = in->type->bind(in, ep, err);
@@ -92,9 +134,11 @@ void input_fini(struct input *in)
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct endpoint *ep = &in->endpoints[i];
-		for (unsigned k = 0; k < ep->n_fds; k++)
+		if (in->type->unbind)
+			in->type->unbind(in, ep);
+		for (unsigned k = 0; !in->type->unbind && k < ep->n_fds; k++)
 			close(ep->fds[k]);
-		if (ep->n_fds && ep->address.len == 0)
+		if (!in->type->unbind && ep->n_fds && ep->address.len == 0)
 			unlink(ep->name);
 		free(ep->fds);
 		free(ep->last_dropped);
@@ -112,14 +156,31 @@ int input_slot_fd(const struct endpoint *ep, unsigned slot)
 	return ep->fds[ep->n_fds == 1 ? 0 : slot];
 }
 
-void input_keep(const struct input *in, unsigned slot, int *keep, size_t *n)
+void input_keep(struct input *in, unsigned slot, int *keep, size_t *n)
 {
+	if (in->type->keep) {
+		in->type->keep(in, slot, keep, n);
+		return;
+	}
 	for (unsigned i = 0; i < in->n_endpoints; i++)
 		keep[(*n)++] = input_slot_fd(&in->endpoints[i], slot);
 }
 
-void input_kernel_drops(const struct input *in, struct stats_page *master_page)
+uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page)
 {
+	return in->type->died ? in->type->died(in, slot, is_last, master_page) : 0;
+}
+
+void input_renew(struct input *in, unsigned slot, struct stats_page *master_page)
+{
+	if (in->type->renew)
+		in->type->renew(in, slot, master_page);
+}
+
+void input_kernel_drops(struct input *in, struct stats_page *master_page)
+{
+	if (in->type->kernel_drops)
+		in->type->kernel_drops(in, master_page);
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct endpoint *ep = &in->endpoints[i];
 		for (unsigned k = 0; ep->last_dropped && k < ep->n_fds; k++) {
@@ -154,21 +215,30 @@ uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page 
 		if (len == 0)
 			continue;
 		datagrams++;
+		if (in->type->is_packets)
+			len = h->iovecs[i].iov_len; /* of its payload, once that is found */
 		if (len > h->iovecs[i].iov_len) /* MSG_TRUNC of a hostile length never reaches here; be sure */
 			len = h->iovecs[i].iov_len;
-		if (in->wants_lines && done < len)
+		if (in->wants_lines && done < len) /* of a packet: its payload is in memory of ours, or of the device */
 			lines += count_lines((char *)h->iovecs[i].iov_base + done, len - done);
 	}
 	if (in->type->is_stream || h->datagrams_counted)
 		datagrams = 0;
-	st->received_datagrams += datagrams;
-	st->lost_at_death_datagrams += datagrams;
+	if (in->type->is_packets) {
+		st->received_packets += datagrams;
+		st->lost_at_death_packets += datagrams;
+	} else {
+		st->received_datagrams += datagrams;
+		st->lost_at_death_datagrams += datagrams;
+	}
 	st->received_lines += lines;
 	st->lost_at_death_lines += lines;
 	st->lost_at_death_connections += st->open_connections;
 	st->unfinished_lines = st->open_connections = st->held = 0;
 	h->used = h->done = 0;
 	h->done_bytes = 0;
+	for (unsigned i = 0; i < BATCH_ITEMS; i++)
+		h->messages[i].msg_len = 0; /* the next tenant may add packets one by one */
 	stats_touch(page, STATS_INPUT, in->index);
 	return lines + (in->wants_items ? datagrams : 0);
 }
@@ -275,8 +345,13 @@ unsigned input_cut(struct input *in)
 	struct batch *b = &in->batch;
 	size_t n = 0;
 	while (n < BATCH_LINES && in->cut_item < b->n_items) {
-		struct item *item = &b->items[in->cut_item];
-		char *at = in->cut_at ? in->cut_at : item->bytes, *end = item->bytes + item->len;
+		char *begin = b->items[in->cut_item].bytes;
+		size_t len = b->items[in->cut_item].len;
+		if (in->type->is_packets) {
+			begin = in->hand->iovecs[in->cut_item].iov_base;
+			len = in->hand->iovecs[in->cut_item].iov_len;
+		}
+		char *at = in->cut_at ? in->cut_at : begin, *end = begin + len;
 		bool is_last = !in->type->is_stream || in->reading->ended;
 		n += lines_cut(in->lines, &at, end, is_last, b->lines + n, BATCH_LINES - n);
 		in->cut_at = at;

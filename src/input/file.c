@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0
+ * reads them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How
+ * far the reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard
+ * input, whose bytes are gone).
+ */
+#include "capture.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <packet.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BUFFER_BYTES = 1 << 20 };
+_Static_assert((int)BUFFER_BYTES >= (int)PACKET_READER_BUFFER_BYTES, "the buffer holds any packet");
+
+struct one_file {
+	char *path;
+	uint64_t time_ns; /* of its first packet; UINT64_MAX: not known */
+};
+
+/* Of one input. */
+struct files {
+	struct one_file *list;
+	size_t n, size;
+	struct progress {
+		uint64_t file, packets; /* so many packets of it are given */
+	} * progress;                   /* shared memory */
+};
+
+struct file_source {
+	struct capture_source cs;
+	struct files *files;
+	int fd;            /* -1: the next one is still to be opened */
+	uint64_t skip;     /* packets of this file that a predecessor gave */
+	size_t begin, end; /* of the buffer: not used yet */
+	bool is_eof;
+	struct packet_reader reader;
+	char buffer[BUFFER_BYTES];
+};
+
+/* Opened for reading; standard input is a copy. -1: errno. */
+static int file_open_path(const char *path)
+{
+	return strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+}
+
+/* -- master ---------------------------------------------------------------------------------------------------- */
+
+static size_t file_check(const struct conf_input *cf, const char *path, struct text *errors)
+{
+	size_t wrong = 0;
+	for (size_t i = 0; i < cf->path.n; i++) {
+		const char *file = cf->path.items[i];
+		char shown[300];
+		if (strcmp(file, "-") == 0 || access(file, R_OK) == 0)
+			continue;
+		wrong++;
+		text_add(errors, "%s:%d: inputs.%s.path: \"%s\" cannot be read: %s\n", path, cf->path.lines[i],
+			 cf->name, text_escape(shown, sizeof shown, file, strlen(file)), strerror(errno));
+	}
+	return wrong;
+}
+
+static uint64_t first_time(const char *path)
+{
+	char *buffer = malloc(PACKET_READER_BUFFER_BYTES);
+	struct packet_reader *r = malloc(sizeof *r);
+	struct packet_record p;
+	size_t used, begin = 0;
+	uint64_t time_ns = UINT64_MAX;
+	int fd = file_open_path(path);
+	ssize_t n = buffer && r && fd != -1 ? read(fd, buffer, PACKET_READER_BUFFER_BYTES) : -1;
+	if (n > 0) {
+		packet_reader_init(r);
+		if (packet_reader_next(r, buffer + begin, (size_t)n, false, &used, &p) == PACKET_READ_PACKET)
+			time_ns = p.time_ns;
+	}
+	if (fd != -1)
+		close(fd);
+	free(r);
+	free(buffer);
+	return time_ns;
+}
+
+static int add_file(struct files *files, const char *path, uint64_t time_ns)
+{
+	if (files->n == files->size) {
+		size_t size = MAX(files->size * 2, 16);
+		struct one_file *list = realloc(files->list, size * sizeof *list);
+		if (!list)
+			return -ENOMEM;
+		files->list = list;
+		files->size = size;
+	}
+	char *copy = strdup(path);
+	if (!copy)
+		return -ENOMEM;
+	files->list[files->n++] = (struct one_file){copy, time_ns};
+	return 0;
+}
+
+static int by_time(const void *a, const void *b)
+{
+	const struct one_file *x = a, *y = b;
+	return x->time_ns != y->time_ns ? (x->time_ns > y->time_ns) - (x->time_ns < y->time_ns)
+					: strcmp(x->path, y->path);
+}
+
+static int add_directory(struct files *files, const char *path)
+{
+	DIR *d = opendir(path);
+	struct dirent *entry;
+	size_t first = files->n;
+	int r = d ? 0 : -errno;
+	while (r == 0 && (entry = readdir(d)) != NULL) {
+		struct stat st;
+		char *file = NULL;
+		if (entry->d_name[0] == '.')
+			continue;
+		if (asprintf(&file, "%s/%s", path, entry->d_name) == -1)
+			r = -ENOMEM;
+		else if (stat(file, &st) == 0 && S_ISREG(st.st_mode))
+			r = add_file(files, file, first_time(file));
+		free(file);
+	}
+	if (d)
+		closedir(d);
+	if (files->n > first)
+		qsort(files->list + first, files->n - first, sizeof *files->list, by_time);
+	return r;
+}
+
+static struct files *files_of(const struct input *in)
+{
+	return in->endpoints[0].impl;
+}
+
+static int files_new(struct input *in, struct err *err)
+{
+	struct files *files = calloc(1, sizeof *files);
+	void *m = mmap(NULL, sizeof *files->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (!files || m == MAP_FAILED) {
+		free(files);
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	}
+	files->progress = m;
+	in->endpoints[0].impl = files;
+	return 0;
+}
+
+static int file_bind(struct input *in, struct endpoint *ep, struct err *err)
+{
+	const char *path = in->cf->path.items[ep - in->endpoints];
+	struct stat st;
+	int r = files_of(in) ? 0 : files_new(in, err);
+	if (r != 0)
+		return r;
+	if (strcmp(path, "-") == 0)
+		r = add_file(files_of(in), path, 0);
+	else if (stat(path, &st) == -1 || access(path, R_OK) == -1)
+		r = -errno;
+	else
+		r = S_ISDIR(st.st_mode) ? add_directory(files_of(in), path) : add_file(files_of(in), path, 0);
+	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", in->cf->name, path, strerror(-r));
+}
+
+static void file_unbind(struct input *in, struct endpoint *ep)
+{
+	struct files *files = ep->impl;
+	(void)in;
+	if (!files)
+		return;
+	for (size_t i = 0; i < files->n; i++)
+		free(files->list[i].path);
+	munmap(files->progress, sizeof *files->progress);
+	free(files->list);
+	free(files);
+	ep->impl = NULL;
+}
+
+static void file_keep(struct input *in, unsigned slot, int *keep, size_t *n)
+{
+	(void)in, (void)slot, (void)keep, (void)n; /* worker 0 opens the files; standard input stays open by itself */
+}
+
+/* -- worker 0 -------------------------------------------------------------------------------------------------- */
+
+static int file_open(struct input *in, struct err *err)
+{
+	if (in->slot != 0)
+		return 0;
+	struct file_source *fs = (struct file_source *)source_new(in, -1, sizeof *fs);
+	if (!fs)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	fs->files = files_of(in);
+	fs->fd = -1;
+	fs->skip = fs->files->progress->packets;
+	return 0;
+}
+
+static void damaged(struct file_source *fs, const char *path, const char *why)
+{
+	fs->cs.source.in->stats->damaged_files++;
+	log_error("input \"%s\": %s: %s; its rest is left out", fs->cs.source.in->cf->name,
+		  strcmp(path, "-") ? path : "standard input", why);
+}
+
+static void next_file(struct file_source *fs)
+{
+	if (fs->fd != -1)
+		close(fs->fd);
+	fs->fd = -1;
+	fs->begin = fs->end = fs->skip = 0;
+	fs->is_eof = false;
+	fs->files->progress->packets = 0;
+	fs->files->progress->file++;
+}
+
+/* The file that is to be read now is open. False: it cannot be, and is left out. */
+static bool is_open(struct file_source *fs)
+{
+	const char *path = fs->files->list[fs->files->progress->file].path;
+	if (fs->fd != -1)
+		return true;
+	packet_reader_init(&fs->reader);
+	if (fs->skip && strcmp(path, "-") == 0) {
+		damaged(fs, path, "the worker that read it was killed");
+		return false;
+	}
+	fs->fd = file_open_path(path);
+	if (fs->fd == -1)
+		damaged(fs, path, strerror(errno));
+	return fs->fd != -1;
+}
+
+/* More bytes behind those that are left. False: there are none now. */
+static bool fill(struct file_source *fs)
+{
+	struct pollfd p = {.fd = fs->fd, .events = POLLIN};
+	memmove(fs->buffer, fs->buffer + fs->begin, fs->end - fs->begin);
+	fs->end -= fs->begin;
+	fs->begin = 0;
+	if (poll(&p, 1, 0) != 1) /* a pipe whose writer takes its time */
+		return false;
+	ssize_t n = read(fs->fd, fs->buffer + fs->end, sizeof fs->buffer - fs->end);
+	if (n > 0)
+		fs->end += (size_t)n;
+	fs->is_eof = n == 0 || (n == -1 && errno != EINTR && errno != EAGAIN);
+	return n != -1 || fs->is_eof;
+}
+
+enum step { STEP_ON, STEP_NEXT_FILE, STEP_WAIT };
+
+static enum step read_packet(struct file_source *fs)
+{
+	struct packet_record p;
+	size_t used = 0;
+	const char *path = fs->files->list[fs->files->progress->file].path;
+	enum packet_read r =
+	    packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
+	switch (r) {
+	case PACKET_READ_PACKET:
+		if (fs->skip > 0)
+			fs->skip--;
+		else
+			capture_copy(&fs->cs, p.bytes, p.len, p.original_len, p.time_ns, p.link_type);
+		fs->begin += used;
+		return STEP_ON;
+	case PACKET_READ_MORE:
+		fs->begin += used;
+		return fill(fs) ? STEP_ON : STEP_WAIT;
+	case PACKET_READ_END:
+		fs->cs.source.in->stats->finished_files++;
+		return STEP_NEXT_FILE;
+	case PACKET_READ_CUT:
+	case PACKET_READ_ERROR:
+		damaged(fs, path, fs->reader.error);
+		return STEP_NEXT_FILE;
+	}
+	return STEP_NEXT_FILE;
+}
+
+/* Packets of one file, until the hand is full. */
+static enum step read_batch(struct file_source *fs)
+{
+	struct hand *h = fs->cs.source.in->hand;
+	const char *slab_end = h->slab[0] + sizeof h->slab;
+	enum step step = STEP_ON;
+	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
+	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
+		step = read_packet(fs);
+	return step;
+}
+
+static unsigned file_read(struct source *s, struct batch *b)
+{
+	struct file_source *fs = (struct file_source *)s;
+	struct capture_source *cs = &fs->cs;
+	struct input *in = s->in;
+	struct files *files = fs->files;
+	cs->n = 0;
+	cs->at = in->hand->slab[0];
+	cs->bytes = cs->truncated = 0;
+	in->hand->used = BATCH_ITEMS;
+	while (cs->n == 0 && !s->drained) {
+		bool is_over = in->draining || files->progress->file >= files->n;
+		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
+		s->ended |= is_over;
+		s->drained = step == STEP_WAIT;
+		files->progress->packets += cs->n;
+		if (step == STEP_NEXT_FILE)
+			next_file(fs);
+	}
+	in->hand->used = b->n_items = cs->n;
+	if (cs->n)
+		capture_count(in, cs->n, cs->bytes, cs->truncated);
+	return cs->n;
+}
+
+static void file_drain(struct input *in)
+{
+	in->draining = true;
+	if (in->sources)
+		log_warn("input \"%s\": stopped before the end of its files", in->cf->name);
+}
+
+static void file_end(struct source *s)
+{
+	struct file_source *fs = (struct file_source *)s;
+	if (fs->fd != -1)
+		close(fs->fd);
+	source_free(s);
+}
+
+const struct input_type input_file = {
+    .name = "file",
+    .is_packets = true,
+    .is_finite = true,
+    .stays_in_slot = true,
+    .check = file_check,
+    .bind = file_bind,
+    .unbind = file_unbind,
+    .keep = file_keep,
+    .open = file_open,
+    .drain = file_drain,
+    .read = file_read,
+    .end = file_end,
+};
