@@ -41,6 +41,8 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
+	/* Worker: opens the files anew that it appends to. NULL: it has none. */
+	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
 	 * each backend with something left, then frees. */
 	void (*close)(struct output *out);
@@ -64,6 +66,8 @@ struct output {
 	unsigned slot, n_slots;
 	void (*on_room)(struct output *out);
 	void *worker; /* the worker's own, for on_room */
+	/* The output's own peers changed: "10.0.0.1:9092,[::1]:9092", numeric. From the loop. NULL: nobody asks. */
+	void (*on_peers)(struct output *out, const char *peers);
 	bool dense;
 
 	void *impl; /* of open */
@@ -78,8 +82,8 @@ size_t output_check(const struct conf *cf, struct text *errors);
 const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size);
 const char *output_backend_transport(const struct output *out, unsigned i);
 
-/* For people: what this build has, "with Kafka (librdkafka 2.0.2)". */
-void output_built(struct text *t);
+/* librdkafka's version; NULL: this millrace was built without it. */
+const char *output_kafka_version(void);
 
 /* -- which backend gets a key -------------------------------------------------------------------------------------- */
 

@@ -78,7 +78,7 @@ void kafka_after_event(struct kafka *k)
 static unsigned records(const struct kafka *k, const struct batch *b, unsigned from, unsigned to)
 {
 	unsigned n = 0;
-	if (k->out->wants == OUTPUT_WANTS_LINES)
+	if (k->out->wants == OUTPUT_WANTS_LINES || kafka_takes_packets(k->out->cf))
 		return to - from;
 	for (unsigned i = from; i < to; i++)
 		n += b->items[i].original_len > 0;
@@ -262,9 +262,11 @@ static int divide_memory(struct kafka *k, struct err *err)
 
 static void kafka_free(struct kafka *k)
 {
+	kafka_statistics_close(k);
 	pool_fini(&k->pool);
 	free(k->builders);
 	free(k->targets);
+	free(k->times_us);
 	free(k);
 }
 
@@ -274,6 +276,7 @@ static int kafka_open(struct output *out, struct err *err)
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	*k = (struct kafka){.magic = KAFKA_MAGIC, .out = out, .shared = out->shared, .now_us = clock_us()};
+	kafka_statistics_open(k);
 	k->draft = stats_output(out->page, out->index);
 	k->backend = stats_backend(out->page, out->first_backend);
 	k->stats = stats_kafka(out->page, out->index);
@@ -287,7 +290,7 @@ static int kafka_open(struct output *out, struct err *err)
 	message_list_init(&k->refused);
 	TAILQ_INIT(&k->opened);
 	int r = divide_memory(k, err);
-	if (r == 0 && kafka_builders_init(k, 1) != 0)
+	if (r == 0 && (kafka_builders_init(k, 1) != 0 || kafka_times_init(k, 1) != 0))
 		r = err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	out->impl = k;
 	if (r == 0) {
@@ -306,6 +309,12 @@ static int kafka_open(struct output *out, struct err *err)
 	ev_timer_start(out->loop, &k->second_timer);
 	kafka_account(k);
 	return 0;
+}
+
+static void kafka_reopen(struct output *out)
+{
+	kafka_statistics_close(out->impl);
+	kafka_statistics_open(out->impl);
 }
 
 /* Our own queue is given up, then librdkafka's; what reports do not come in time was sent, perhaps. */
@@ -413,5 +422,6 @@ const struct output_type output_kafka = {
     .pump = kafka_pump,
     .drain = kafka_drain,
     .pending = kafka_pending,
+    .reopen = kafka_reopen,
     .close = kafka_close,
 };

@@ -33,6 +33,7 @@ enum {
 	KAFKA_MESSAGE_BYTES = 192,
 	KAFKA_HEADERS_BYTES = 320, /* the same for the headers of one (measured: 289 with an IPv4 sender) */
 	KAFKA_PARTITIONS_MAX = 100000,
+	KAFKA_TIME_KEY_BYTES = 8, /* format packet: big-endian microseconds, before the value in the chunk */
 };
 
 /* -- kafka_store.c: messages in memory. Pure but for the pool. ------------------------------------------------------
@@ -45,7 +46,7 @@ struct message {
 	uint32_t hash;        /* decides the partition, once it is known how many there are */
 	uint32_t offset;      /* from the chunk */
 	uint16_t records;
-	uint16_t key_len; /* the key is the value's first bytes; 0: no key */
+	uint16_t key_len; /* the key is the value's first bytes (format packet: lies before the value); 0: no key */
 };
 
 /* With headers: true, between message and value. */
@@ -70,6 +71,7 @@ struct builder {
 	struct message *open;
 	char *at, *limit; /* the next line goes here; it may not end behind the limit */
 	uint32_t records; /* of the open message */
+	uint32_t link_type; /* format pcap: of its packets */
 	uint64_t since_us;
 	TAILQ_ENTRY(builder) opened;
 };
@@ -158,6 +160,8 @@ struct producer {
 	int partitions;          /* 0: not known */
 	rd_kafka_resp_err_t why; /* the last answer about the topic */
 	uint64_t answers;
+	char *peers; /* the brokers' addresses */
+	bool has_new_peers;
 };
 
 struct producer *producer_new(struct kafka *k, struct err *err);
@@ -180,6 +184,13 @@ bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why
 void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
 
+/* -- kafka_peers.c ------------------------------------------------------------------------------------------------ */
+
+/* Thread: the brokers of the metadata, when a capture wants to know. */
+void producer_note_peers(struct producer *p, const struct rd_kafka_metadata *meta);
+/* Loop: tells the worker when they are others than before. */
+void producer_tell_peers(struct producer *p);
+
 /* -- kafka_report.c: what librdkafka says ------------------------------------------------------------------------- */
 
 struct kafka_broker {
@@ -194,6 +205,10 @@ void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t wh
 void kafka_log_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_error_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event);
+/* kafka_statistics.c: librdkafka's statistics, appended to a file. A file that cannot be written is one log line. */
+void kafka_statistics_open(struct kafka *k);
+void kafka_statistics_close(struct kafka *k);
+void kafka_statistics_write(struct kafka *k, const char *json);
 /* Brokers in librdkafka's statistics, those with a node id; at most `max`. Pure. */
 unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, unsigned max);
 void kafka_set_up(struct kafka *k, bool is_up, const char *why);
@@ -245,6 +260,9 @@ struct kafka {
 
 	struct builder *builders;         /* one for each target; format lines only … */
 	unsigned n_builders;              /* … else, and with partition: random, one */
+	uint64_t *times_us; /* partition: worker, formats of packets: the last time in each target */
+	unsigned n_times;
+	bool is_link_said;
 	struct builder_list opened;       /* oldest first */
 	bool has_large;                   /* builders take large chunks */
 	unsigned n_partitions, n_targets; /* 0: not known yet. Target t is partition first + t * step */
@@ -269,6 +287,9 @@ struct kafka {
 	uint64_t grace_us;
 	bool is_topic_error_said, is_giving_up;
 
+	int statistics_fd; /* -1: none */
+	bool is_statistics_trouble_said;
+
 	bool is_up, is_down_said;
 	uint64_t down_us, dropped_at_down;
 	struct log_limit log_limits[4];
@@ -284,6 +305,26 @@ struct kafka {
 /* Lines or items of the batch from `first` on; returns the first that was not taken. */
 unsigned kafka_put_lines(struct kafka *k, const struct batch *b, unsigned first);
 unsigned kafka_put_items(struct kafka *k, const struct batch *b, unsigned first);
+/* kafka_packet.c: packets of the batch, in either format. */
+unsigned kafka_put_packets(struct kafka *k, const struct batch *b, unsigned first);
+/* The last times start anew for so many targets. 0, or -1: no memory. */
+int kafka_times_init(struct kafka *k, unsigned targets);
+static inline bool kafka_takes_packets(const struct conf_output *cf)
+{
+	return cf->format == CONF_FORMAT_PACKET || cf->format == CONF_FORMAT_PCAP;
+}
+
+/* kafka_put.c, for both: as builder_new_message, with the overflow policy. NULL: there is no room; then refuse says whether
+ * the record is dropped and counted (true), or held back. */
+struct message *kafka_new_message(struct kafka *k, struct builder *b, uint32_t len, uint32_t want);
+bool kafka_refuse(struct kafka *k);
+void kafka_add_waiting(struct kafka *k, struct message *m);
+/* Begins a message with room for `len` + 1 bytes, and more up to batch_bytes. False: no memory. */
+bool kafka_begin_open(struct kafka *k, struct builder *b, uint32_t len, uint32_t hash);
+void kafka_end_open(struct kafka *k, struct builder *b);
+/* A random number that stays for a while. */
+uint32_t kafka_sticky(struct kafka *k);
+
 /* Ends open messages: those that are older than batch_delay, or all. */
 void kafka_end_old(struct kafka *k);
 void kafka_end_all(struct kafka *k);

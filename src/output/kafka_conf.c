@@ -15,13 +15,14 @@
 
 enum { PEM_MAX_BYTES = 4 << 20 };
 
+/* format pcap lingers longer: its packets have waited for batch_delay anyway, and fewer requests cost less. */
 static const struct {
-	const char *name, *alias, *value;
+	const char *name, *alias, *value, *value_of_pcap;
 } defaults[] = {
-    {"client.id", NULL, "millrace"},
-    {"linger.ms", "queue.buffering.max.ms", "5"},
-    {"compression.codec", "compression.type", "lz4"},
-    {"statistics.interval.ms", NULL, "1000"}, /* the states of the brokers */
+    {"client.id", NULL, "millrace", NULL},
+    {"linger.ms", "queue.buffering.max.ms", "5", "20"},
+    {"compression.codec", "compression.type", "lz4", NULL},
+    {"statistics.interval.ms", NULL, "1000", NULL}, /* the states of the brokers */
 };
 
 const char *kafka_property(const struct conf_output *cf, const char *name, const char *alias)
@@ -275,7 +276,11 @@ static void set_defaults(const struct conf_output *cf, rd_kafka_conf_t *conf)
 {
 	for (size_t i = 0; i < ARRAY_LEN(defaults); i++)
 		if (kafka_property(cf, defaults[i].name, defaults[i].alias) == NULL)
-			rd_kafka_conf_set(conf, defaults[i].name, defaults[i].value, NULL, 0);
+			rd_kafka_conf_set(conf, defaults[i].name,
+					  cf->format == CONF_FORMAT_PCAP && defaults[i].value_of_pcap != NULL
+					      ? defaults[i].value_of_pcap
+					      : defaults[i].value,
+					  NULL, 0);
 	if (kafka_property(cf, "enable.idempotence", NULL) == NULL)
 		rd_kafka_conf_set(conf, "enable.idempotence", kafka_excludes_idempotence(cf) ? "false" : "true", NULL,
 				  0);

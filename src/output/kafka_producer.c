@@ -59,6 +59,7 @@ static void hear_news(struct producer *p)
 	rd_kafka_resp_err_t why;
 	if (!producer_news(p, &partitions, &why))
 		return;
+	producer_tell_peers(p);
 	if (partitions > 0)
 		kafka_set_partitions(k, (unsigned)partitions);
 	else
@@ -202,7 +203,8 @@ static bool hand_over_target(struct kafka *k, unsigned from, unsigned n_staged, 
 		if (k->producer->is_idempotent && kafka_probe_parks(k, target, m))
 			continue;
 		char *value = message_value(m, k->origin.is_wanted);
-		k->burst[n++] = (rd_kafka_message_t){.payload = value,
+		uint32_t key_before = k->out->cf->format == CONF_FORMAT_PACKET ? KAFKA_TIME_KEY_BYTES : 0;
+		k->burst[n++] = (rd_kafka_message_t){.payload = value + key_before,
 						     .len = m->len,
 						     .key = m->key_len ? value : NULL,
 						     .key_len = m->key_len,
@@ -259,6 +261,7 @@ void producer_free(struct producer *p)
 		return;
 	if (p->event_fd != -1)
 		close(p->event_fd);
+	free(p->peers);
 	pthread_mutex_destroy(&p->lock);
 	pthread_cond_destroy(&p->wake);
 	free(p);

@@ -86,7 +86,7 @@ static bool drop_oldest(struct kafka *k)
 }
 
 /* As builder_new_message, with the overflow policy. NULL: there is no room. */
-static struct message *new_message(struct kafka *k, struct builder *b, uint32_t len, uint32_t want)
+struct message *kafka_new_message(struct kafka *k, struct builder *b, uint32_t len, uint32_t want)
 {
 	struct message *m = builder_new_message(b, &k->pool, len, want, k->has_large, &k->origin);
 	if (LIKELY(m != NULL))
@@ -99,7 +99,7 @@ static struct message *new_message(struct kafka *k, struct builder *b, uint32_t 
 }
 
 /* No room: true when the record is dropped and counted, false when it is held back. */
-static bool refuse(struct kafka *k)
+bool kafka_refuse(struct kafka *k)
 {
 	if (k->out->overflow == CONF_OVERFLOW_BLOCK)
 		return false;
@@ -107,7 +107,7 @@ static bool refuse(struct kafka *k)
 	return true;
 }
 
-static void add_waiting(struct kafka *k, struct message *m)
+void kafka_add_waiting(struct kafka *k, struct message *m)
 {
 	message_list_add(&k->waiting, m);
 	k->stats->offered_messages++;
@@ -118,7 +118,7 @@ static void add_waiting(struct kafka *k, struct message *m)
 
 /* Random, but the same for a while: messages to one partition share a request. What librdkafka's own partitioner does
  * (sticky.partitioning.linger.ms), and for the same reason. */
-static uint32_t sticky(struct kafka *k)
+uint32_t kafka_sticky(struct kafka *k)
 {
 	if (k->now_us - k->sticky_us >= STICKY_US) {
 		k->sticky_us = k->now_us;
@@ -133,7 +133,7 @@ static uint32_t item_hash(struct kafka *k, const struct item *item, uint32_t key
 		return kafka_flow_hash(item->from);
 	if (k->partition == CONF_PARTITION_KEY)
 		return hash_murmur3_32(item->bytes, key_len, HASH_STATSRELAY_SEED);
-	return sticky(k);
+	return kafka_sticky(k);
 }
 
 /* False: held back. */
@@ -147,9 +147,9 @@ static bool put_item(struct kafka *k, const struct item *item, uint64_t now_us)
 	}
 	if (k->origin.is_wanted)
 		set_sender(k, item, now_us);
-	struct message *m = new_message(k, b, item->len, 0);
+	struct message *m = kafka_new_message(k, b, item->len, 0);
 	if (UNLIKELY(m == NULL))
-		return refuse(k);
+		return kafka_refuse(k);
 	if (k->partition == CONF_PARTITION_KEY) {
 		const char *colon = memchr(item->bytes, ':', MIN(item->len, UINT16_MAX));
 		key_len = colon != NULL ? (uint32_t)(colon - item->bytes) : 0;
@@ -159,7 +159,7 @@ static bool put_item(struct kafka *k, const struct item *item, uint64_t now_us)
 	m->hash = item_hash(k, item, key_len);
 	memcpy(message_value(m, k->origin.is_wanted), item->bytes, item->len);
 	builder_end_message(b, m, item->len, k->origin.is_wanted);
-	add_waiting(k, m);
+	kafka_add_waiting(k, m);
 	return true;
 }
 
@@ -167,6 +167,8 @@ unsigned kafka_put_items(struct kafka *k, const struct batch *b, unsigned first)
 {
 	uint64_t now_us = k->origin.is_wanted ? clock_real_us() : 0;
 	unsigned i;
+	if (kafka_takes_packets(k->out->cf))
+		return kafka_put_packets(k, b, first);
 	for (i = first; i < b->n_items; i++)
 		if (b->items[i].original_len > 0 && !put_item(k, &b->items[i], now_us))
 			break;
@@ -175,7 +177,7 @@ unsigned kafka_put_items(struct kafka *k, const struct batch *b, unsigned first)
 
 /* -- lines -------------------------------------------------------------------------------------------------------- */
 
-static void end_open(struct kafka *k, struct builder *b)
+void kafka_end_open(struct kafka *k, struct builder *b)
 {
 	struct message *m = b->open;
 	TAILQ_REMOVE(&k->opened, b, opened);
@@ -184,13 +186,13 @@ static void end_open(struct kafka *k, struct builder *b)
 	k->open_records -= b->records;
 	builder_end_message(b, m, (uint32_t)(b->at - message_value(m, k->origin.is_wanted)), k->origin.is_wanted);
 	b->at = b->limit = NULL;
-	add_waiting(k, m);
+	kafka_add_waiting(k, m);
 }
 
 void kafka_end_all(struct kafka *k)
 {
 	while (!TAILQ_EMPTY(&k->opened))
-		end_open(k, TAILQ_FIRST(&k->opened));
+		kafka_end_open(k, TAILQ_FIRST(&k->opened));
 }
 
 void kafka_end_old(struct kafka *k)
@@ -198,7 +200,7 @@ void kafka_end_old(struct kafka *k)
 	struct builder *b;
 	while ((b = TAILQ_FIRST(&k->opened)) != NULL &&
 	       (k->is_draining || k->now_us >= b->since_us + k->out->cf->batch_delay))
-		end_open(k, b);
+		kafka_end_open(k, b);
 	if (b == NULL || ev_is_active(&k->delay_timer))
 		return;
 	ev_timer_set(&k->delay_timer, (double)(b->since_us + k->out->cf->batch_delay - k->now_us) / 1e6, 0.);
@@ -206,11 +208,11 @@ void kafka_end_old(struct kafka *k)
 }
 
 /* Begins a message that has room for a line of `len` bytes. False: no memory. */
-static bool begin_open(struct kafka *k, struct builder *b, uint32_t len, uint32_t hash)
+bool kafka_begin_open(struct kafka *k, struct builder *b, uint32_t len, uint32_t hash)
 {
 	uint32_t batch = (uint32_t)MIN(k->out->cf->batch_bytes, builder_room(k->has_large, k->origin.is_wanted));
 	/* A quarter of a batch at the end of a chunk is worth a message of its own, less is not. */
-	struct message *m = new_message(k, b, len + 1, batch / 4);
+	struct message *m = kafka_new_message(k, b, len + 1, batch / 4);
 	if (m == NULL)
 		return false;
 	m->hash = hash;
@@ -250,18 +252,18 @@ static uint32_t line_hash(struct kafka *k, const struct line *l, const struct it
 static bool put_slowly(struct kafka *k, struct builder *b, const struct line *l, uint32_t hash)
 {
 	if (b->open != NULL)
-		end_open(k, b);
+		kafka_end_open(k, b);
 	if (k->partition == CONF_PARTITION_RANDOM)
 		hash = kafka_random(k);
-	if (!begin_open(k, b, l->len, hash))
-		return refuse(k);
+	if (!kafka_begin_open(k, b, l->len, hash))
+		return kafka_refuse(k);
 	queue_copy_line(b->at, l->bytes, l->len);
 	b->at += l->len + 1;
 	b->records++;
 	k->open_records++;
 	/* By which of several partitions is not known before their number is: then each line is a message. */
 	if (k->n_targets == 0 && k->partition != CONF_PARTITION_RANDOM)
-		end_open(k, b);
+		kafka_end_open(k, b);
 	return true;
 }
 
@@ -281,7 +283,7 @@ unsigned kafka_put_lines(struct kafka *k, const struct batch *b, unsigned first)
 			if (k->origin.is_wanted)
 				set_sender(k, item, now_us);
 			if (k->origin.is_wanted && to->open != NULL && !same_sender(k, to->open))
-				end_open(k, to);
+				kafka_end_open(k, to);
 		}
 		if (UNLIKELY((size_t)(to->limit - to->at) <= l->len)) {
 			if (!put_slowly(k, to, l, hash))

@@ -245,6 +245,8 @@ void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event)
 {
 	struct kafka_broker brokers[STATS_BROKERS_MAX];
 	const char *json = rd_kafka_event_stats(event);
+	if (json)
+		kafka_statistics_write(k, json);
 	unsigned n = json ? kafka_brokers_parse(json, brokers, ARRAY_LEN(brokers)) : 0, up = 0;
 	for (unsigned i = 0; i < n; i++) {
 		struct stats_broker *st = stats_broker(k->out->page, k->out->index * STATS_BROKERS_MAX + i);

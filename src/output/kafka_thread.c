@@ -42,6 +42,7 @@ static bool ask(struct producer *p, int timeout_ms)
 	bool is_known = false;
 	if (rd_kafka_metadata(p->rk, 0, p->topic, &meta, timeout_ms) != RD_KAFKA_RESP_ERR_NO_ERROR)
 		return false;
+	producer_note_peers(p, meta);
 	for (int i = 0; i < meta->topic_cnt; i++) {
 		const struct rd_kafka_metadata_topic *t = &meta->topics[i];
 		if (strcmp(t->topic, rd_kafka_topic_name(p->topic)) != 0)

@@ -23,7 +23,8 @@ void kafka_set_partitions(struct kafka *k, unsigned partitions)
 	if (k->is_asking)
 		kafka_probe_restart(k); /* it may be another topic of the same name */
 	k->is_asking = false;
-	bool is_packed = k->out->wants == OUTPUT_WANTS_LINES && k->partition != CONF_PARTITION_RANDOM;
+	bool is_packed = (k->out->wants == OUTPUT_WANTS_LINES || k->out->cf->format == CONF_FORMAT_PCAP) &&
+			 k->partition != CONF_PARTITION_RANDOM;
 	if (partitions == 0 || partitions == k->n_partitions)
 		return;
 	if (targets == 0) {
@@ -33,6 +34,8 @@ void kafka_set_partitions(struct kafka *k, unsigned partitions)
 	}
 	if (kafka_probe_init(k, targets) != 0 || (is_packed && kafka_builders_init(k, targets) != 0))
 		return; /* no memory: as before, and asked again */
+	if (kafka_takes_packets(k->out->cf) && kafka_times_init(k, targets) != 0)
+		return;
 	if (k->n_partitions != 0)
 		log_info("output \"%s\": topic %s has %u partitions now, had %u", k->out->cf->name, k->out->cf->topic,
 			 partitions, k->n_partitions);

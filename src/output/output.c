@@ -27,12 +27,12 @@ static const struct output_row rows[] = {
 #endif
 };
 
-void output_built(struct text *t)
+const char *output_kafka_version(void)
 {
 #ifdef MILLRACE_KAFKA
-	text_add(t, "with Kafka (librdkafka %s)", rd_kafka_version_str());
+	return rd_kafka_version_str();
 #else
-	text_add(t, "without Kafka");
+	return NULL;
 #endif
 }
 
@@ -60,7 +60,7 @@ static enum output_wants wants(const struct conf_output *co)
 /* Headers name the sender, and flows are told apart by it. */
 static bool wants_from(const struct conf_output *co)
 {
-	if (co->type != CONF_OUTPUT_TYPE_KAFKA)
+	if (co->type != CONF_OUTPUT_TYPE_KAFKA || co->format == CONF_FORMAT_PACKET || co->format == CONF_FORMAT_PCAP)
 		return false;
 	return co->headers || co->partition == CONF_PARTITION_FLOW || co->partition == CONF_PARTITION_WORKER ||
 	       (co->partition == CONF_PARTITION_AUTO && co->format != CONF_FORMAT_LINES);
