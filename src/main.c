@@ -3,6 +3,7 @@
  * millrace: arguments → run, check or dump.
  */
 #include <conf.h>
+#include <input.h>
 #include <master.h>
 #include <output.h>
 
@@ -11,10 +12,10 @@
 
 static int print_version(void)
 {
-	struct text t = {0};
-	output_built(&t);
-	printf("millrace %s\nbuilt %s\n", MILLRACE_VERSION, t.s ? t.s : "");
-	text_free(&t);
+	const char *kafka = output_kafka_version(), *pcap = input_pcap_version(), *dpdk = input_dpdk_version();
+	printf("millrace %s\n", MILLRACE_VERSION);
+	printf("kafka: %s\npcap: %s\ndpdk: %s\n", kafka ? kafka : "not built in", pcap ? pcap : "not built in",
+	       dpdk ? dpdk : "not built in");
 	return 0;
 }
 
@@ -46,28 +47,27 @@ static void warn(const struct conf *cf)
 	text_free(&t);
 }
 
-/* What the libraries behind the outputs say. */
-static bool check_outputs(const struct conf *cf)
+/* What the libraries behind inputs and outputs say. */
+static bool check_all(const struct conf *cf)
 {
 	struct text t = {0};
-	size_t n = output_check(cf, &t);
+	size_t n = input_check(cf, &t) + output_check(cf, &t);
 	fputs(t.s ? t.s : "", stderr);
 	text_free(&t);
 	return n == 0;
 }
 
-static int with_conf(const struct conf_args *args)
+static int with_conf(struct conf *cf, enum conf_action action)
 {
-	struct conf *cf = load(args);
 	if (!cf)
 		return MASTER_EXIT_ERROR;
 	int exit_code = 0;
 	struct text t = {0};
 	log_open("master", cf->syslog, (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR));
-	switch (args->action) {
+	switch (action) {
 	case CONF_ACTION_CHECK:
 		warn(cf);
-		if (!check_outputs(cf)) {
+		if (!check_all(cf)) {
 			exit_code = MASTER_EXIT_ERROR;
 			break;
 		}
@@ -81,7 +81,7 @@ static int with_conf(const struct conf_args *args)
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
 		warn(cf);
-		exit_code = check_outputs(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+		exit_code = check_all(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
 		break;
 	}
 	text_free(&t);
@@ -89,8 +89,27 @@ static int with_conf(const struct conf_args *args)
 	return exit_code;
 }
 
+static int run_as_fastcapa(int argc, char **argv)
+{
+	struct conf_errors errors;
+	struct text t = {0};
+	enum conf_action action;
+	struct conf *cf = conf_load_fastcapa(argc, argv, &action, &errors);
+	if (action == CONF_ACTION_HELP) {
+		conf_fastcapa_help(&t);
+		fputs(t.s ? t.s : "", stdout);
+	} else if (!cf) {
+		fputs(errors.text.s ? errors.text.s : "fastcapa: out of memory\n", stderr);
+	}
+	text_free(&t);
+	text_free(&errors.text);
+	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, action);
+}
+
 int main(int argc, char **argv)
 {
+	if (conf_is_fastcapa(argv[0]))
+		return run_as_fastcapa(argc, argv);
 	struct conf_args args;
 	struct err err = {""};
 	memset(&args, 0, sizeof args);
@@ -102,7 +121,7 @@ int main(int argc, char **argv)
 	}
 	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
-							     : with_conf(&args);
+							     : with_conf(load(&args), args.action);
 	conf_args_free(&args);
 	return exit_code;
 }

@@ -15,6 +15,17 @@ static void account_endpoint(const struct input *in, const struct endpoint *ep)
 {
 	char asked[32], got[32];
 	uint64_t want = in->cf->receive_buffer;
+	if (in->type->is_finite) {
+		log_info("input \"%s\": reading %s", in->cf->name, ep->name);
+		return;
+	}
+	if (in->type->is_packets) {
+		log_info("input \"%s\": capturing on %s with %u handle%s%s%s%s%s", in->cf->name, ep->name, ep->n_fds,
+			 ep->n_fds == 1 ? "" : "s", ep->receive_buffer_bytes ? ", ring " : "",
+			 ep->receive_buffer_bytes ? text_format_bytes(got, sizeof got, ep->receive_buffer_bytes) : "",
+			 in->cf->filter[0] ? ", filter " : "", in->cf->filter);
+		return;
+	}
 	if (ep->receive_buffer_bytes == 0) {
 		log_info("input \"%s\": listening on %s %s", in->cf->name, in->type->name, ep->name);
 		return;
@@ -61,7 +72,9 @@ static struct read_total read_by(const struct master *m, unsigned slot)
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		const struct input *in = &m->inputs[i];
 		const struct stats_input *st = stats_block(m->copy, (int)slot, STATS_INPUT, in->index);
-		total.packets += in->type->is_stream ? st->reads : st->received_datagrams;
+		total.packets += in->type->is_stream    ? st->reads
+				 : in->type->is_packets ? st->received_packets
+							: st->received_datagrams;
 		total.bytes += st->received_bytes;
 	}
 	return total;
@@ -88,7 +101,7 @@ void account_second(struct master *m)
 
 /* -- end --------------------------------------------------------------------------------------------------------- */
 
-static void account_input(const struct master *m, const struct input *in)
+static struct stats_input sum_input(const struct master *m, const struct input *in)
 {
 	struct stats_input sum;
 	memset(&sum, 0, sizeof sum);
@@ -97,8 +110,21 @@ static void account_input(const struct master *m, const struct input *in)
 		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
 			((uint64_t *)&sum)[k] += st[k];
 	}
+	return sum;
+}
+
+static void account_input(const struct master *m, const struct input *in)
+{
+	struct stats_input sum = sum_input(m, in);
+	if (in->type->is_packets)
+		log_info("input \"%s\": %llu packets received = %llu to outputs + %llu dropped at the end + %llu lost "
+			 "at death",
+			 in->cf->name, (ull)sum.received_packets, (ull)sum.to_outputs_packets,
+			 (ull)sum.dropped_shutdown_packets, (ull)sum.lost_at_death_packets);
+	if (in->type->is_packets && !in->wants_lines)
+		return;
 	uint64_t dropped = sum.dropped_too_long_lines + sum.dropped_truncated_lines + sum.dropped_shutdown_lines;
-	if (in->wants_items)
+	if (in->wants_items && !in->type->is_packets)
 		log_info(
 		    "input \"%s\": %llu datagrams received = %llu to outputs + %llu empty + %llu dropped + %llu lost "
 		    "at death",
@@ -129,7 +155,7 @@ static struct stats_backend sum_backend(const struct master *m, unsigned index)
 static uint64_t dropped_by(const struct stats_backend *be)
 {
 	return be->dropped_queue_full_records + be->dropped_memory_records + be->dropped_too_long_records +
-	       be->dropped_shutdown_records;
+	       be->dropped_link_type_records + be->dropped_shutdown_records;
 }
 
 static void account_output(const struct master *m, const struct output *out)
@@ -172,6 +198,24 @@ void account_drain(struct master *m)
 		m->left_before[i][0] = be.dropped_shutdown_records;
 		m->left_before[i][1] = be.unconfirmed_records;
 	}
+}
+
+uint64_t account_lost(struct master *m)
+{
+	uint64_t lost = 0;
+	if (stats_copy_take(m->copy, NULL) != 0)
+		return 1;
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct stats_input sum = sum_input(m, &m->inputs[i]);
+		lost += sum.damaged_files + sum.dropped_shutdown_packets + sum.lost_at_death_packets +
+			sum.lost_at_death_lines + sum.dropped_shutdown_lines;
+	}
+	for (size_t i = 0; i < m->n_outputs; i++)
+		for (unsigned k = 0; k < m->outputs[i].n_backends; k++) {
+			struct stats_backend be = sum_backend(m, m->outputs[i].first_backend + k);
+			lost += dropped_by(&be) + be.failed_records + be.unconfirmed_records + be.lost_at_death_records;
+		}
+	return lost;
 }
 
 void account_last(struct master *m)

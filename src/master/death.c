@@ -51,10 +51,10 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 {
 	stats_adopt(s->page);
 	uint64_t in_hand = 0, queued = 0, connections = 0;
-	bool has_items = false;
+	bool is_lines = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		connections += stats_input(s->page, m->inputs[i].index)->open_connections;
-		has_items |= m->inputs[i].wants_items;
+		is_lines &= !m->inputs[i].wants_items;
 		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->page);
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
@@ -64,8 +64,8 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 	stats_touch(s->page, STATS_WORKER, 0);
 	stats_publish(s->page);
 	text_add(t, "; lost at most %llu %s (%llu read and not yet handed over, %llu queued or not acknowledged)",
-		 (unsigned long long)(in_hand + queued), has_items ? "lines and datagrams" : "lines",
-		 (unsigned long long)in_hand, (unsigned long long)queued);
+		 (unsigned long long)(in_hand + queued), is_lines ? "lines" : "records", (unsigned long long)in_hand,
+		 (unsigned long long)queued);
 	if (connections)
 		text_add(t, " and what %llu open connections had sent and nobody read",
 			 (unsigned long long)connections);

@@ -17,7 +17,7 @@ static const double late_seconds = 0.7;
 
 /* -- signals ------------------------------------------------------------------------------------------------------- */
 
-enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_IGNORE };
+enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_IGNORE };
 
 static const struct signal_row {
 	int number;
@@ -39,6 +39,9 @@ static void obey(struct master *m, const struct signal_row *row)
 		break;
 	case SIGNAL_REAP:
 		slots_reap(m);
+		break;
+	case SIGNAL_REOPEN:
+		slots_tell_all(m, LINK_REOPEN, 0);
 		break;
 	case SIGNAL_IGNORE:
 		log_warn("%s: %s", row->name, row->help);
@@ -121,6 +124,8 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	slots_drain(m, deadline_us);
 }
 
+static void end_when_done(struct master *m);
+
 void master_ready(struct master *m)
 {
 	if (m->has_started || m->is_draining)
@@ -131,6 +136,25 @@ void master_ready(struct master *m)
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
+	end_when_done(m); /* short files may be done already */
+}
+
+static void end_when_done(struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (!m->inputs[i].is_done)
+			return;
+	if (m->is_draining || !m->has_started)
+		return;
+	log_info("all files are read and delivered");
+	m->is_done = true;
+	master_drain(m, m->cf->drain_timeout);
+}
+
+void master_input_done(struct master *m, unsigned input)
+{
+	m->inputs[input].is_done = true;
+	end_when_done(m);
 }
 
 static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
@@ -140,7 +164,10 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
+	if (m->has_started && !m->is_draining)
+		slots_renew_stale(m);
 	account_second(m);
+	table_second(m);
 }
 
 static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
@@ -181,6 +208,8 @@ static void name_all(struct master *m)
 		for (size_t k = 0; k < in->cf->n_outputs; k++)
 			feeds |= UINT64_C(1) << in->cf->outputs[k]->index;
 		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds, in->type->name);
+		if (in->type->label)
+			in->type->label(&m->inputs[i], m->stats);
 		for (unsigned e = 0; e < in->n_endpoints; e++)
 			for (unsigned k = 0; k < in->endpoints[e].n_fds; k++) {
 				const struct endpoint *ep = &in->endpoints[e];
@@ -189,14 +218,16 @@ static void name_all(struct master *m)
 				stats_name(m->stats, STATS_ENDPOINT, ep->first_stats + k, ep->name, in->index, 0, unit);
 				struct stats_endpoint *st = stats_endpoint(m->page, ep->first_stats + k);
 				st->receive_buffer_bytes = ep->receive_buffer_bytes;
-				st->asked_buffer_bytes = in->cf->receive_buffer;
+				st->asked_buffer_bytes =
+				    in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
 				stats_touch(m->page, STATS_ENDPOINT, ep->first_stats + k);
 			}
 	}
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
+		bool is_packets = out->cf->format == CONF_FORMAT_PACKET || out->cf->format == CONF_FORMAT_PCAP;
 		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0,
-			   out->wants == OUTPUT_WANTS_LINES ? "lines" : "datagrams");
+			   out->wants == OUTPUT_WANTS_LINES ? "lines" : is_packets ? "packets" : "datagrams");
 		for (unsigned k = 0; k < out->n_backends; k++)
 			stats_name(m->stats, STATS_BACKEND, out->first_backend + k,
 				   output_backend_name(out, k, name, sizeof name), out->index, 0,
@@ -306,9 +337,12 @@ int master_run(const struct conf *cf)
 		return MASTER_EXIT_ERROR;
 	}
 	ev_run(m.loop, 0);
+	table_last(&m);
 	int exit_code = m.exit_code;
 	if (m.has_started)
 		account_last(&m);
+	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)
+		m.has_left = true;
 	if (exit_code == MASTER_EXIT_DELIVERED && m.has_left)
 		exit_code = MASTER_EXIT_LEFT;
 	stop(&m);

@@ -42,8 +42,9 @@ struct master {
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
-	bool has_started, is_draining, has_left;
+	bool has_started, is_draining, has_left, is_done;
 	int exit_code;
+	uint64_t table_us; /* when the next one is due; 0: none was yet */
 };
 
 /* slots.c: tenants come and go */
@@ -55,6 +56,8 @@ void slots_reap(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
+/* Ends one worker whose device has come back as another one. */
+void slots_renew_stale(struct master *m);
 bool slots_are_gone(const struct master *m);
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
@@ -65,6 +68,12 @@ void account_start(struct master *m);
 void account_second(struct master *m);
 void account_drain(struct master *m); /* the drain begins: what is lost from now on was left */
 void account_last(struct master *m);
+/* Records that were lost anywhere between input and output, and files that were damaged: for a run that has an end. */
+uint64_t account_lost(struct master *m);
+
+/* table.c: packets from card to Kafka, on standard output */
+void table_second(struct master *m);
+void table_last(struct master *m);
 
 /* control.c */
 int control_open(struct master *m, struct err *err);
@@ -72,6 +81,7 @@ void control_close(struct master *m);
 
 /* master.c */
 void master_ready(struct master *m);
+void master_input_done(struct master *m, unsigned input);
 void master_drain(struct master *m, uint64_t deadline_us);
 void master_stop(struct master *m, int exit_code);
 

@@ -58,7 +58,8 @@ static void lend(struct slot *s)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
 			const struct endpoint *ep = &m->inputs[i].endpoints[k];
 			struct link_message msg = {.type = LINK_ADOPT, .slot = s->number, .input = (uint32_t)i};
-			if (ep->n_fds == 1) /* all workers read it anyway */
+			if (ep->n_fds == 1 ||
+			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
 				continue;
 			if (net_send_fd(to->link, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
 				return;
@@ -98,6 +99,22 @@ static void became_ready(struct slot *s)
 	slots_look(s->m);
 }
 
+static void hear(struct slot *s, const struct link_message *msg)
+{
+	struct master *m = s->m;
+	if (msg->type == LINK_READY && s->life.state == LIFE_STARTING)
+		became_ready(s);
+	if (msg->type == LINK_FATAL) {
+		snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, msg->text);
+		log_error("worker %u cannot work: %s", s->number, s->why);
+	}
+	if (msg->type == LINK_DONE && msg->input < m->n_inputs)
+		master_input_done(m, msg->input);
+	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
+		if (m->inputs[i].type->exclude)
+			m->inputs[i].type->exclude(&m->inputs[i], msg->text);
+}
+
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)loop, (void)events;
@@ -109,12 +126,7 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 		if (fd != -1)
 			close(fd);
 		msg.text[sizeof msg.text - 1] = '\0';
-		if (msg.type == LINK_READY && s->life.state == LIFE_STARTING)
-			became_ready(s);
-		if (msg.type == LINK_FATAL) {
-			snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, msg.text);
-			log_error("worker %u cannot work: %s", s->number, s->why);
-		}
+		hear(s, &msg);
 	}
 	if (n == -EAGAIN || n == -EINTR)
 		return;
@@ -131,6 +143,8 @@ static void start(struct slot *s)
 		life_died(&s->life, clock_us(), false);
 		return;
 	}
+	for (size_t i = 0; i < m->n_inputs; i++)
+		input_renew(&m->inputs[i], s->number, m->page);
 	pid_t pid = fork();
 	if (pid == 0) {
 		struct worker_setup setup = {
@@ -170,6 +184,17 @@ static void describe_end(struct text *t, int status)
 		text_add(t, "left with exit code %d", WEXITSTATUS(status));
 }
 
+/* What only it could read. */
+static uint64_t inputs_died(struct slot *s, bool for_good)
+{
+	struct master *m = s->m;
+	uint64_t unread = 0;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		unread += input_died(&m->inputs[i], s->number, m->is_draining || for_good, m->page);
+	stats_publish(m->page);
+	return unread;
+}
+
 /* The obituary: one line. */
 static void died(struct slot *s, int status)
 {
@@ -183,10 +208,13 @@ static void died(struct slot *s, int status)
 	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
 	describe_end(&t, status);
 	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
+	uint64_t unread = inputs_died(s, for_good);
 	if (left_clean)
 		stats_adopt(s->page); /* it has counted what it left */
 	else
 		death_account(m, s, &t);
+	if (unread)
+		text_add(&t, "; %llu packets waited unread in its ring", (unsigned long long)unread);
 	if (!was_asked) {
 		log_warn("%s", t.s ? t.s : "a worker died");
 		stats_slot(m->page, s->number)->deaths++;
@@ -275,6 +303,21 @@ void slots_look(struct master *m)
 		return;
 	ev_timer_set(&m->slots_timer, again_us > now_us ? (double)(again_us - now_us) / 1e6 : 0.001, 0);
 	ev_timer_start(m->loop, &m->slots_timer);
+}
+
+/* One at a time, so that the others go on meanwhile. */
+void slots_renew_stale(struct master *m)
+{
+	struct slot *stale = NULL;
+	for (unsigned k = m->n_slots; k-- > 0;) {
+		if (m->slots[k].life.state != LIFE_READY)
+			return;
+		for (size_t i = 0; i < m->n_inputs; i++)
+			if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], k))
+				stale = &m->slots[k];
+	}
+	if (stale && !m->is_draining)
+		kill(stale->pid, SIGTERM); /* it drains, and the next one gets a new handle */
 }
 
 bool slots_are_gone(const struct master *m)

@@ -157,6 +157,8 @@ static uint64_t found_now(struct worker *w, struct source *s, uint64_t found, ui
 {
 	if (s->fd == -1)
 		return s->poll_us = coalesce_poll_us(s->poll_us, found);
+	if (s->in->type->is_paced)
+		return 0;
 	bool was_dense = s->coalesce.dense;
 	uint64_t wait_us =
 	    coalesce_wait_us(&s->coalesce, s->in->cf, s->receive_buffer_bytes, clock_us(), found, bytes);
@@ -184,7 +186,7 @@ static void drain(struct worker *w, struct source *s)
 	}
 	uint64_t wait_us = found_now(w, s, found, in->stats->received_bytes - had_bytes);
 	if (!s->drained) {
-		in->stats->budget_hits++;
+		in->stats->budget_hits += found > 0;
 		read_next_turn(w, s);
 	} else if (s->ended || in->draining) {
 		in->type->end(s);
@@ -207,7 +209,7 @@ void source_opened(struct source *s)
 {
 	struct worker *w = s->in->worker;
 	/* While a batch is held the hand is not free; resume() comes back to every source. */
-	if (w->stage == WORKER_SERVING)
+	if (w->stage == WORKER_SERVING && s->fd != -1)
 		watch(s);
 	else if (!s->in->held)
 		read_next_turn(w, s);

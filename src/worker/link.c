@@ -43,8 +43,15 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	case LINK_LOG:
 		log_set_level((enum log_level)m->value);
 		break;
+	case LINK_REOPEN:
+		for (size_t i = 0; i < w->n_outputs; i++)
+			if (w->outputs[i].type->reopen)
+				w->outputs[i].type->reopen(&w->outputs[i]);
+		break;
 	case LINK_READY:
 	case LINK_FATAL:
+	case LINK_DONE:
+	case LINK_PEERS:
 		break;
 	}
 }

@@ -22,7 +22,7 @@ static void close_others(const struct worker_setup *setup)
 {
 	size_t n = 1;
 	for (size_t i = 0; i < setup->cf->n_inputs; i++)
-		n += setup->inputs[i].n_endpoints;
+		n += (size_t)setup->inputs[i].n_endpoints * (setup->inputs[i].type->keep ? INPUT_KEEP_MAX : 1);
 	int *keep = calloc(n, sizeof *keep);
 	BUG_ON(!keep);
 	n = 0;
@@ -79,6 +79,32 @@ static void answer_status(struct input *in, struct text *t)
 		text_add(t, "\n");
 }
 
+/* Who an output talks to is left out of what we capture; the master knows it for the handles that it makes later. */
+static void peers_changed(struct output *out, const char *peers)
+{
+	struct worker *w = out->worker;
+	struct text all = {0};
+	free(w->peers[out->index]);
+	w->peers[out->index] = strdup(peers);
+	for (size_t i = 0; i < w->n_outputs; i++)
+		if (w->peers[i] && w->peers[i][0])
+			text_add(&all, "%s%s", all.len ? "," : "", w->peers[i]);
+	for (size_t i = 0; all.s && i < w->n_inputs; i++)
+		if (w->inputs[i].type->exclude)
+			w->inputs[i].type->exclude(&w->inputs[i], all.s);
+	if (all.s)
+		link_send(w, LINK_PEERS, all.s);
+	text_free(&all);
+}
+
+static bool captures(const struct worker *w)
+{
+	for (size_t i = 0; i < w->n_inputs; i++)
+		if (w->inputs[i].type->exclude && w->inputs[i].cf->exclude_own)
+			return true;
+	return false;
+}
+
 static int open_outputs(struct worker *w, struct err *err)
 {
 	struct net_resolver *resolver = net_resolver_new(w->loop, err);
@@ -92,6 +118,7 @@ static int open_outputs(struct worker *w, struct err *err)
 		out->slot = w->slot;
 		out->n_slots = w->setup->n_slots;
 		out->on_room = drain_resume;
+		out->on_peers = captures(w) ? peers_changed : NULL;
 		out->worker = w;
 		int r = out->type->open(out, err);
 		if (r != 0)
@@ -112,6 +139,7 @@ static int open_inputs(struct worker *w, struct err *err)
 		in->on_end = source_closing;
 		in->on_status = answer_status;
 		in->worker = w;
+		w->has_finite |= in->type->is_finite;
 		int r = input_open(in, err);
 		if (r != 0)
 			return r;
@@ -142,6 +170,21 @@ static bool outputs_are_empty(const struct worker *w)
 	return true;
 }
 
+/* A finite input is done when all that came from it is out of our hands. */
+static void tell_done(struct worker *w)
+{
+	bool outputs_empty = outputs_are_empty(w);
+	if (w->slot != 0) /* it has none of them */
+		return;
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		if (!in->type->is_finite || in->has_told_done || in->sources || in->held || !outputs_empty)
+			continue;
+		struct link_message m = {.type = LINK_DONE, .slot = w->slot, .input = in->index};
+		in->has_told_done = net_send_fd(w->setup->link, &m, sizeof m, -1) == 0;
+	}
+}
+
 static void go_on_draining(struct worker *w)
 {
 	if (w->stage == WORKER_DRAINING_INPUTS && inputs_are_empty(w)) {
@@ -168,6 +211,8 @@ static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int ev
 	publish_all(w);
 	if (w->stage != WORKER_SERVING)
 		go_on_draining(w);
+	else if (w->has_finite)
+		tell_done(w);
 }
 
 /* -- end --------------------------------------------------------------------------------------------------------- */
@@ -190,7 +235,7 @@ static uint64_t left_behind(const struct worker *w)
 		}
 	}
 	for (size_t i = 0; i < w->n_inputs; i++)
-		left += w->inputs[i].stats->dropped_shutdown_lines;
+		left += w->inputs[i].stats->dropped_shutdown_lines + w->inputs[i].stats->dropped_shutdown_packets;
 	return left;
 }
 

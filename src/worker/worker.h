@@ -27,6 +27,8 @@ struct worker {
 	enum worker_stage stage;
 	uint64_t left_before; /* by the slot's earlier tenants, and by this one until it drained */
 	unsigned dense_sources; /* that rest between reads */
+	bool has_finite;	/* inputs that end by themselves */
+	char *peers[CONF_OUTPUTS_MAX]; /* of each output: whom it talks to */
 
 	struct source *ready;   /* have more: read at the next turn */
 	struct source *waiting; /* rest until the tick */
