@@ -44,12 +44,14 @@ static const char *unit_of(const char *counter)
 }
 
 /* All that came to the sockets of one input: what it read, and what the kernel dropped before it could. */
-static uint64_t input_sent(const struct stats_copy *c, unsigned input)
+static uint64_t input_sent(const struct stats_copy *c, unsigned input, const char *unit)
 {
-	uint64_t sum = stats_named(c, STATS_ALL, STATS_INPUT, input, "received_datagrams");
+	bool is_packets = strcmp(unit, "packets") == 0;
+	uint64_t sum = is_packets ? 0 : stats_named(c, STATS_ALL, STATS_INPUT, input, "received_datagrams");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++)
 		if (stats_copy_entry(c, STATS_ENDPOINT, i)->parent == input)
-			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i, "dropped_datagrams");
+			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i,
+					   is_packets ? "passed_packets" : "dropped_datagrams");
 	return sum;
 }
 
@@ -59,10 +61,10 @@ static uint64_t arrived(const struct stats_copy *c, enum stats_scope scope, unsi
 	const struct stats_field *f;
 	unsigned n = stats_fields(stats_copy_of(c), scope, &f);
 	if (scope == STATS_ENDPOINT)
-		return input_sent(c, stats_copy_entry(c, scope, index)->parent);
+		return input_sent(c, stats_copy_entry(c, scope, index)->parent, unit);
 	for (unsigned i = 0; i < n; i++) {
 		bool in = f[i].ledger == STATS_LEDGER_DATAGRAMS_IN || f[i].ledger == STATS_LEDGER_LINES_IN ||
-			  f[i].ledger == STATS_LEDGER_RECORDS_IN;
+			  f[i].ledger == STATS_LEDGER_PACKETS_IN || f[i].ledger == STATS_LEDGER_RECORDS_IN;
 		if (in && strcmp(unit_of(f[i].name), unit) == 0)
 			return stats_value(c, STATS_ALL, scope, index, f[i].index);
 	}
@@ -136,8 +138,37 @@ static unsigned long long total(const struct stats_copy *c, enum stats_scope sco
 	return sum;
 }
 
+/* From the card to the ring; only when packets are captured. */
+static void packets_head(const struct stats_copy *c, struct text *t)
+{
+	unsigned long long passed = total(c, STATS_ENDPOINT, "passed_packets");
+	unsigned long long came = total(c, STATS_ENDPOINT, "interface_packets");
+	if (passed + came == 0)
+		return;
+	text_add(t, "cards     %llu packets received by the interfaces, %llu missed by the cards\n", came,
+		 total(c, STATS_ENDPOINT, "dropped_missed_packets") + total(c, STATS_ENDPOINT, "dropped_fifo_packets"));
+	text_add(t, "filters   %llu packets let through\n", passed);
+	text_add(t, "rings     %llu packets found the ring full, %llu were unread in rings of dead workers, %llu wait\n",
+		 total(c, STATS_ENDPOINT, "dropped_ring_packets"), total(c, STATS_ENDPOINT, "dropped_dead_ring_packets"),
+		 total(c, STATS_ENDPOINT, "ring_packets"));
+}
+
+static void kafka_head(const struct stats_copy *c, struct text *t)
+{
+	if (stats_copy_entries(c, STATS_KAFKA) == 0)
+		return;
+	text_add(t, "kafka     %llu messages wait, %llu in flight, %llu delivered\n",
+		 total(c, STATS_KAFKA, "queued_messages"), total(c, STATS_KAFKA, "in_flight_messages"),
+		 total(c, STATS_KAFKA, "delivered_messages"));
+}
+
 static void step_head(const struct stats_copy *c, enum stats_scope scope, struct text *t)
 {
+	if (scope == STATS_ENDPOINT)
+		packets_head(c, t);
+	if (scope == STATS_INPUT && total(c, scope, "received_packets"))
+		text_add(t, "workers   %llu packets read, %llu handed on\n", total(c, scope, "received_packets"),
+			 total(c, scope, "to_outputs_packets"));
 	if (scope == STATS_ENDPOINT)
 		text_add(t, "sockets   %llu datagrams dropped by the kernel, %llu bytes wait in their buffers\n",
 			 total(c, scope, "dropped_datagrams"), total(c, scope, "queue_bytes"));
@@ -150,6 +181,8 @@ static void step_head(const struct stats_copy *c, enum stats_scope scope, struct
 			 total(c, scope, "offered_records"), total(c, scope, "taken_records"),
 			 total(c, scope, "held_records"));
 	else
+		kafka_head(c, t);
+	if (scope == STATS_BACKEND)
 		text_add(t, "backends  %llu records offered, %llu delivered, %llu queued, %llu in flight\n",
 			 total(c, scope, "offered_records"), total(c, scope, "delivered_records"),
 			 total(c, scope, "queued_records"), total(c, scope, "in_flight_records"));

@@ -105,7 +105,7 @@ void ctl_entry_name(const struct stats_copy *c, enum stats_scope scope, unsigned
 {
 	const struct stats_entry *e = stats_copy_entry(c, scope, index);
 	enum stats_scope above = stats_scope_is_below_output(scope) ? STATS_OUTPUT : STATS_INPUT;
-	bool has_parent = stats_scope_is_below_output(scope) || scope == STATS_ENDPOINT;
+	bool has_parent = stats_scope_is_below_output(scope) || scope == STATS_ENDPOINT || scope == STATS_DEVICE;
 	has_parent = has_parent && e->parent < stats_copy_entries(c, above);
 	char name[2 * sizeof(e->name)];
 	snprintf(name, sizeof(name), "%s%s%s", has_parent ? stats_copy_entry(c, above, e->parent)->name : "",
