@@ -310,4 +310,5 @@ def bench(tmp_path):
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "needs_root: makes network namespaces and interfaces; skips without root")
     config.addinivalue_line("markers", "soak: the size that an issue states; make soak runs these")

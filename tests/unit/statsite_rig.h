@@ -192,6 +192,7 @@ static inline void rig_check(void)
 #define RIG_ENDPOINT(...)
 #define RIG_KAFKA(...)
 #define RIG_BROKER(...)
+#define RIG_DEVICE(...)
 #define RIG_BACKEND(name, ledger) sum += (STATS_LEDGER_##ledger == STATS_LEDGER_RECORDS_OUT) ? d->name : 0;
 #include <tbl/counter.def>
 		wrong += d->offered_records != sum;

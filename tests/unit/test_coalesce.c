@@ -170,19 +170,25 @@ START_TEST(unknown_buffer)
 }
 END_TEST
 
-/* An input without a descriptor is polled: at once while something comes, then ever more seldom. */
+/* An input without a descriptor is polled: at once while something comes, soon after that, ever more seldom later. */
 START_TEST(polling)
 {
-	uint64_t wait_us = 0, last_us;
-	ck_assert_uint_eq(coalesce_poll_us(0, 1), 0);
-	ck_assert_uint_eq(coalesce_poll_us(POLL_LAST_US, 64), 0);
-	ck_assert_uint_eq(wait_us = coalesce_poll_us(0, 0), POLL_FIRST_US);
-	for (int i = 0; i < 40; i++) {
-		last_us = wait_us;
-		wait_us = coalesce_poll_us(last_us, 0);
-		ck_assert_uint_eq(wait_us, MIN(2 * last_us, (uint64_t)POLL_LAST_US));
+	uint64_t rest_us = 0, passed_us = 0, looks = 0;
+	ck_assert_uint_eq(coalesce_poll_us(0, 3), 0);
+	ck_assert_uint_eq(coalesce_poll_us(POLL_LAST_US, 1), 0);
+	ck_assert_uint_eq(coalesce_poll_us(0, 0), POLL_FIRST_US);
+	ck_assert_uint_eq(coalesce_poll_us(POLL_FIRST_US, 0), 2 * POLL_FIRST_US);
+	for (uint64_t last_us = 0; rest_us < POLL_LAST_US; last_us = rest_us, looks++) {
+		rest_us = coalesce_poll_us(last_us, 0);
+		ck_assert_uint_gt(rest_us, last_us);
+		passed_us += rest_us;
+		if (passed_us <= 2000)
+			ck_assert_uint_le(rest_us, POLL_SOON_US);
 	}
-	ck_assert_uint_eq(wait_us, POLL_LAST_US);
+	ck_assert_uint_eq(coalesce_poll_us(POLL_LAST_US, 0), POLL_LAST_US);
+	ck_assert_uint_gt(passed_us, 200000);
+	ck_assert_uint_lt(passed_us, 500000);
+	ck_assert_uint_lt(looks, 200);
 }
 END_TEST
 

@@ -106,11 +106,11 @@ START_TEST(bad_flags)
 		{"--backend :1",
 		 "--backend: \":1\" has no host; allowed is HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
 		{"-c f --listen udp://:1",
-		 "--listen, --backend and --kafka are for a start without a file; write them into f, or leave "
+		 "--listen, --capture, --backend and --kafka are for a start without a file; write them into f, or leave "
 		 "out the file"},
 		{"-c f --backend a:1",
-		 "--listen, --backend and --kafka are for a start without a file; write them into f, or leave out "
-		 "the file"},
+		 "--listen, --capture, --backend and --kafka are for a start without a file; write them into f, or leave "
+		 "out the file"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct conf_args args;
@@ -172,8 +172,8 @@ START_TEST(without_a_file_wrong)
 		 "command line: no configuration; give a file with -c FILE, or --listen udp://HOST:PORT and --backend "
 		 "HOST:PORT (see --help)\n"},
 		{"--listen udp://:1",
-		 "command line: --backend: is missing; --listen needs at least one --backend HOST:PORT"
-		 ", or --kafka BROKERS --topic TOPIC\n"},
+		 "command line: --backend: is missing; --listen and --capture need at least one --backend HOST:PORT, "
+		 "or --kafka BROKERS --topic TOPIC\n"},
 		{"--listen udp://:1 --listen udp://:1 --backend a:1",
 		 "command line: inputs.udp.bind: is the same address as another one; each is allowed once\n"},
 		{"--listen udp://:1 --backend a:1 --backend a:1",

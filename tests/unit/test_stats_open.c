@@ -148,7 +148,7 @@ START_TEST(test_other_version)
 	for (unsigned i = 0; i < n; i++) {
 		ck_assert_uint_lt(strlen(first[i].name), sizeof(first[i].name));
 		ck_assert_uint_lt(first[i].index, n);
-		ck_assert_uint_le(first[i].ledger, STATS_LEDGER_MESSAGES_OUT);
+		ck_assert_uint_le(first[i].ledger, STATS_LEDGER_PAYLOADS_OUT);
 		ck_assert_uint_le(first[i].kind, STATS_KIND_HINT);
 	}
 	ck_assert_int_eq(stats_field_find(reader, STATS_INPUT, "received_lines"), -1);
