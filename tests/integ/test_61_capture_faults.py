@@ -32,7 +32,7 @@ def counted(c):
             c.sum("endpoint", "dropped_dead_ring_packets"))
 
 
-@pytest.mark.parametrize("workers, pps, kills", [(2, 50000, 4), (1, 50000, 3), pytest.param(2, 200000, 20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("workers, pps, kills", [(2, 50000, 4), (1, 50000, 3), pytest.param(4, 200000, 20, marks=pytest.mark.soak)])
 def test_killed_workers(wire, bench, workers, pps, kills):
     if pps > 100000:  # more than a mock keeps
         bench.started.append(Cluster(topics=["t:4"], heap="512m").start())
