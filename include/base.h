@@ -140,4 +140,42 @@ void proc_close_others(const int *keep, size_t n);
 void proc_fill_standard(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 
+/* -- privileges ------------------------------------------------------------------------------------------------ */
+
+/* Whom workers and monitor become. Looked up once, by the master, so that no child asks the user database. */
+struct identity {
+	bool is_root; /* we are uid 0 and may become somebody else */
+	unsigned uid, gid;
+	unsigned groups[256]; /* supplementary */
+	size_t n_groups;
+	char user[64], group[64];
+};
+
+/* Master, before fork. "" for user: started as root `otherwise`, else oneself; "" for group: the user's own. Both are
+ * names or numbers. Not root: only oneself is allowed. 0, or -errno with err. */
+int identity_find(struct identity *id, const char *user, const char *group, const char *otherwise, struct err *err);
+/* A group's number by name or number. 0, or -errno with err, in which `option` stands. */
+int identity_group(const char *name, const char *option, unsigned *gid, struct err *err);
+
+/* What a process is, and so which system calls it may make: the table is in src/base/seccomp.c. */
+enum privileges_role { PRIVILEGES_WORKER, PRIVILEGES_MONITOR };
+
+/* Gives up for ever, in this order: all capabilities (bounding, inheritable and ambient ones too), groups, gid and uid
+ * of before, what an exec could give (no_new_privs), being traced or dumped, and, with `is_filtered`, the system calls
+ * that the role does not need. For a child of the master right after it closed what is not its own, while it has one
+ * thread: before rd_kafka_new and other libraries that start some. 0, or -errno with err: the child must end then. */
+int privileges_drop(const struct identity *id, enum privileges_role role, bool is_filtered, struct err *err);
+
+/* Bit of a capability in a set: CAPABILITY(CAP_NET_RAW), with <linux/capability.h>. */
+#define CAPABILITY(cap) (UINT64_C(1) << (cap))
+/* The effective capabilities of this process. */
+uint64_t privileges_have(void);
+/* Master, before it has threads and opens anything: keeps of what it has only these, in the bounding set too. 0, or
+ * -errno with err. */
+int privileges_keep(uint64_t capabilities, struct err *err);
+/* Whether this path may be reached with `mode` (of access(2)) by our uid and groups alone, without any capability. */
+bool privileges_may_reach(const char *path, int mode);
+/* "cap_net_raw, cap_kill", or "none". */
+void privileges_format(struct text *t, uint64_t capabilities);
+
 #endif

@@ -46,6 +46,7 @@ struct worker_setup {
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	int link;		/* our end */
+	const struct identity *identity; /* whom it becomes */
 };
 
 /* Runs in the child right after fork, with all signals blocked; never returns. */

@@ -288,6 +288,9 @@ static int make_shared(struct master *m, struct err *err)
 
 static int start(struct master *m, struct err *err)
 {
+	int r = rights_find(m->cf, &m->identity, err);
+	if (r != 0)
+		return r;
 	raise_open_files();
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
@@ -296,7 +299,7 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	int r = make_shared(m, err);
+	r = make_shared(m, err);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)

@@ -29,6 +29,7 @@ struct slot {
 
 struct master {
 	const struct conf *cf;
+	struct identity identity; /* whom the children become */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -62,6 +63,9 @@ bool slots_are_gone(const struct master *m);
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, struct slot *s, struct text *t);
+
+/* rights.c: what the configuration needs of the system */
+int rights_find(const struct conf *cf, struct identity *id, struct err *err);
 
 /* account.c: lines for the log */
 void account_start(struct master *m);

@@ -155,6 +155,7 @@ static void start(struct slot *s)
 		    .inputs = m->inputs,
 		    .outputs = m->outputs,
 		    .link = pair[1],
+		    .identity = &m->identity,
 		};
 		worker_run(&setup);
 	}

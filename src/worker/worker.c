@@ -313,8 +313,10 @@ void worker_run(const struct worker_setup *setup)
 	proc_set_title(who);
 	close_others(setup);
 	w.stats = stats_worker(w.page);
-	w.loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
-	if (!w.loop)
+	/* before anything that starts threads: librdkafka's would keep what they began with */
+	bool is_safe = privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
+	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
+	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
 	    open_inputs(&w, &err) != 0) {
