@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BUILD, Millrace, free_port, wait_for
-from peers import Collector, needs_root
+from peers import Collector, config, needs_root, statsite
 
 
 class Daemon(Millrace):
@@ -178,6 +178,13 @@ def test_a_daemon_needs_absolute_paths(bench, words, why):
     r = subprocess.run([BUILD / "millrace", "--daemon", "--listen", "udp://127.0.0.1:1", "--backend", "127.0.0.1:1", *words],
                        capture_output=True, text=True, timeout=20, cwd=bench.path)
     assert r.returncode == 1 and why in r.stderr, r.stderr
+
+
+def test_a_daemon_needs_its_file_again(bench):
+    (bench.path / "c.yaml").write_text(config({"in": {"type": "udp", "bind": "127.0.0.1:1", "to": "out"}},
+                                              {"out": statsite(["127.0.0.1:1"])}))
+    r = subprocess.run([BUILD / "millrace", "--daemon", "-c", "c.yaml"], capture_output=True, text=True, timeout=20, cwd=bench.path)
+    assert r.returncode == 1 and 'the configuration\'s path "c.yaml" is not absolute' in r.stderr, r.stderr
 
 
 def test_who_waits_gives_up(bench):
