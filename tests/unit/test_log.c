@@ -122,7 +122,8 @@ START_TEST(nobody_reads)
 }
 END_TEST
 
-/* A full pipe whose flags are the parent's: the lines are lost, counted and told; the pipe stays as the parent has it. */
+/* A full pipe whose flags are the parent's: the lines are lost, counted and told; the pipe stays as the parent has it.
+ */
 START_TEST(nobody_empties)
 {
 	ck_assert_int_eq(pipe(pipe_fds), 0);
@@ -177,7 +178,8 @@ START_TEST(too_many)
 	do
 		log_info("y");
 	while (strlen(captured()) == 0 && clock_us() < until_us);
-	check_matches(got, STAMP "WARN m: [0-9]+ log lines were lost: stderr did not take them, or they were too many\n");
+	check_matches(got,
+		      STAMP "WARN m: [0-9]+ log lines were lost: stderr did not take them, or they were too many\n");
 }
 END_TEST
 
@@ -190,15 +192,16 @@ START_TEST(to_a_file)
 	ck_assert_int_ne(fd, -1);
 	ck_assert_int_eq(log_file_fd(), -1);
 	ck_assert_int_eq(log_file_open("/nothing/here", &err), -ENOENT);
-	ck_assert_str_eq(err.text, "log: \"/nothing/here\" cannot be opened: No such file or directory; its folder must be there, "
-				   "and writable.");
+	ck_assert_str_eq(
+	    err.text, "log: \"/nothing/here\" cannot be opened: No such file or directory; its folder must be there, "
+		      "and writable.");
 	ck_assert_int_eq(log_file_open(path, &err), 0);
 	log_open("m", LOG_TARGET_FILE, LOG_LEVEL_INFO);
 	log_copy_to_stderr(true);
 	log_info("one");
 	log_warn("two");
 	proc_close_others(NULL, 0); /* spares it; but not ours */
-	log_set_who("w"); /* a child copies nothing to stderr */
+	log_set_who("w");           /* a child copies nothing to stderr */
 	log_warn("three");
 	fd = open(path, O_RDWR);
 	ck_assert_int_eq(read(fd, text, sizeof(text)) > 0, 1);

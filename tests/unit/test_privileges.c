@@ -55,10 +55,13 @@ START_TEST(identities_of_root)
 	OR_EXIT(identity_find(&id, "daemon", "", "nobody", &err) == 0 && id.uid == 1 && id.gid == 1);
 	OR_EXIT(identity_find(&id, "1", "nogroup", "nobody", &err) == 0 && id.uid == 1 && id.gid == 65534);
 	OR_EXIT(strcmp(id.user, "daemon") == 0);
-	OR_EXIT(identity_find(&id, "nobody", "1", "nobody", &err) == 0 && id.gid == 1 && strcmp(id.group, "daemon") == 0);
+	OR_EXIT(identity_find(&id, "nobody", "1", "nobody", &err) == 0 && id.gid == 1 &&
+		strcmp(id.group, "daemon") == 0);
 	OR_EXIT(identity_find(&id, "", "", "root", &err) == 0 && id.uid == 0);
-	OR_EXIT(identity_find(&id, "no\x1bne", "", "nobody", &err) == -ENOENT && strstr(err.text, "user \"no\\x1bne\""));
-	OR_EXIT(identity_find(&id, "nobody", "none", "nobody", &err) == -ENOENT && strstr(err.text, "no group \"none\""));
+	OR_EXIT(identity_find(&id, "no\x1bne", "", "nobody", &err) == -ENOENT &&
+		strstr(err.text, "user \"no\\x1bne\""));
+	OR_EXIT(identity_find(&id, "nobody", "none", "nobody", &err) == -ENOENT &&
+		strstr(err.text, "no group \"none\""));
 	OR_EXIT(identity_find(&id, "4294967295", "", "nobody", &err) == -ENOENT); /* what setuid takes for "as it is" */
 	OR_EXIT(identity_find(&id, "99999999999999999999", "", "nobody", &err) == -ENOENT);
 	_exit(0);
@@ -114,11 +117,12 @@ START_TEST(reach)
 	snprintf(file, sizeof file, "%s/file", folder);
 	int fd = open(file, O_WRONLY | O_CREAT, 0600);
 	OR_EXIT(fd != -1 && fchown(fd, 1, 1) == 0);
-	OR_EXIT(access(file, R_OK) == 0);                /* root's capabilities */
+	OR_EXIT(access(file, R_OK) == 0);                 /* root's capabilities */
 	bool may_file = privileges_may_reach(file, R_OK); /* are not for this */
 	bool may_folder = privileges_may_reach(folder, W_OK);
 	OR_EXIT(chmod(folder, 0755) == 0);
-	bool may_absent = privileges_may_reach("/tmp/millrace-test-absent", R_OK), may_stat = privileges_may_reach(file, F_OK);
+	bool may_absent = privileges_may_reach("/tmp/millrace-test-absent", R_OK),
+	     may_stat = privileges_may_reach(file, F_OK);
 	OR_EXIT(access(file, R_OK) == 0); /* they are back */
 	unlink(file);
 	rmdir(folder);
@@ -171,7 +175,8 @@ START_TEST(worker_calls)
 	int hello = 0, fd;
 	char c = 'x';
 	become(PRIVILEGES_WORKER);
-	const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK}, others[] = {AF_PACKET, AF_VSOCK, AF_ALG, AF_BLUETOOTH};
+	const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK},
+		  others[] = {AF_PACKET, AF_VSOCK, AF_ALG, AF_BLUETOOTH};
 	for (size_t i = 0; i < ARRAY_LEN(families); i++)
 		OR_EXIT((fd = socket(families[i], SOCK_DGRAM, 0)) != -1 && close(fd) == 0);
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)
