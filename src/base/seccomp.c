@@ -28,7 +28,7 @@ static const struct {
     {BOTH, "brk mmap munmap mremap mprotect madvise mincore membarrier mlock munlock get_mempolicy"},
     /* descriptors that it has */
     {BOTH, "read readv pread64 preadv write writev pwrite64 pwritev lseek close close_range dup dup2 dup3 fcntl fstat "
-	   "fsync fdatasync ftruncate flock pipe pipe2 fadvise64 sendfile splice"},
+	   "ioctl fsync fdatasync ftruncate flock pipe pipe2 fadvise64 sendfile splice"},
     /* files: what the user may; resolv.conf, hosts, certificates, /proc, /sys */
     {BOTH, "open openat openat2 stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents64 "
 	   "getcwd statfs fstatfs"},
@@ -98,18 +98,20 @@ static int add_some(scmp_filter_ctx filter)
 	if (r == 0)
 		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1,
 				     SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid()));
-	/* to type on the terminal that started us */
-	if (r == 0)
-		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_NE, TIOCSTI));
 	return r;
 }
 
-/* glibc asks for clone3 first, whose flags are in memory, where no filter sees them, and takes clone instead. A filter
- * of its own, for it is nothing that an audit log should tell of. */
-static int load_without_clone3(void)
+/* Before the table: what a part of an argument decides, and what no audit log should tell of.
+ * - glibc asks for clone3 first, whose flags are in memory, where no filter sees them, and takes clone instead.
+ * - ioctls that type on the terminal which started us. The kernel looks at 32 of the 64 bits of the command. */
+static int load_exceptions(void)
 {
+	static const unsigned typing[] = {TIOCSTI, TIOCLINUX};
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
 	int r = filter ? seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) : -ENOMEM;
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(typing); i++)
+		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(ioctl), 1,
+				     SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, typing[i]));
 	if (r == 0) {
 		seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
 		r = seccomp_load(filter);
@@ -120,7 +122,7 @@ static int load_without_clone3(void)
 
 int seccomp_install(enum privileges_role role, struct err *err)
 {
-	int r = load_without_clone3();
+	int r = load_exceptions();
 	scmp_filter_ctx filter = r == 0 ? seccomp_init(SCMP_ACT_ERRNO(ENOSYS)) : NULL;
 	if (r == 0 && !filter)
 		r = -ENOMEM;

@@ -98,6 +98,18 @@ def test_lines(bench, flags, user, group):
 
 
 @needs_root
+def test_a_worker_that_hangs_is_ended(bench):
+    """The master may still kill who is somebody else."""
+    backend = Collector(bench)
+    millrace = bench.millrace(conf=config({"in": {"type": "udp", "bind": "127.0.0.1:{port}", "to": "out"}},
+                                          {"out": statsite(backend.addresses)}, workers=1, drain_timeout="100ms"))
+    millrace.expected_exit, millrace.expected_errors = 3, ["workers did not leave in time"]
+    os.kill(millrace.worker_pids()[0], signal.SIGSTOP)
+    assert millrace.terminate() == 3
+    assert not Path(f"/proc/{millrace.pid}").exists()
+
+
+@needs_root
 def test_what_the_configuration_needs(bench):
     """Each capability only where something needs it; what needs it works."""
     with network_namespace():

@@ -181,10 +181,14 @@ START_TEST(worker_calls)
 		OR_EXIT((fd = socket(families[i], SOCK_DGRAM, 0)) != -1 && close(fd) == 0);
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)
 		OR_EXIT(is_refused(socket(others[i], SOCK_DGRAM, 0)));
+	OR_EXIT(is_refused(syscall(SYS_clone3, NULL, 0)));
 	OR_EXIT(pthread_create(&thread, NULL, say_hello, &hello) == 0 && pthread_join(thread, NULL) == 0 && hello == 1);
 	OR_EXIT(is_refused(fork()));
 	OR_EXIT(is_refused(syscall(SYS_personality, 0xffffffff)));
 	OR_EXIT(is_refused(ioctl(STDIN_FILENO, TIOCSTI, &c)));
+	OR_EXIT(is_refused(syscall(SYS_ioctl, STDIN_FILENO, UINT64_C(0xffffffff00000000) | TIOCSTI, &c)));
+	OR_EXIT(ioctl(STDIN_FILENO, FIONREAD, &hello) == 0 || errno != ENOSYS);
+	hello = 0;
 	OR_EXIT(is_refused(syscall(SYS_kill, getppid(), 0)));
 	OR_EXIT(is_refused(syscall(SYS_tgkill, getppid(), getppid(), 0)));
 	OR_EXIT(is_refused(listen(STDIN_FILENO, 1)));
