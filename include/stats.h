@@ -309,6 +309,10 @@ struct stats_program {
 /* The state of all, sums over the workers: {"version":…,"workers":[…],"inputs":[…],"outputs":[…],"backends":[…]}. */
 void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t);
 
+/* Prometheus' text format 0.0.4. Blocks of the workers are summed over them, but WORKER's; see prometheus.c. On a failed
+ * allocation t->failed. */
+void stats_prometheus(const struct stats_copy *c, const struct stats_program *program, struct text *t);
+
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */

@@ -32,7 +32,8 @@ static void hear(struct keeper *k, const struct monitor_message *msg)
 	/* its page's scopes only, and within them: it may be under somebody else's command by now */
 	if (msg->type == MONITOR_NAME && stats_scope_is_monitors(msg->scope) &&
 	    msg->index < stats_entries_max(k->m->stats, msg->scope))
-		stats_name(k->m->stats, msg->scope, msg->index, msg->name[0] ? msg->name : NULL, msg->parent, 0, msg->unit);
+		stats_name(k->m->stats, msg->scope, msg->index, msg->name[0] ? msg->name : NULL, msg->parent, 0,
+			   msg->unit);
 }
 
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of the monitor: closes what is not its own, says READY, samples each second, serves HTTP, and leaves when its
- * link ends. Starts nothing, drains nothing, and waits for nobody.
+ * The life of the monitor: closes what is not its own, says READY, samples each second, serves HTTP, and leaves when
+ * its link ends. Starts nothing, drains nothing, and waits for nobody.
  */
 #include "monitor.h"
 

@@ -23,7 +23,8 @@ struct monitor {
 	struct ev_io link;
 };
 
-/* sample.c: each second, at the loop's turn. Takes the copy, adds to the history, samples the host, publishes our page. */
+/* sample.c: each second, at the loop's turn. Takes the copy, adds to the history, samples the host, publishes our page.
+ */
 void monitor_sample(struct monitor *m);
 /* Names a block of our page (as stats_name; scopes of the monitor's page only): asks the master, who writes the
  * directory. Once is enough, it outlives us. `name` NULL: takes it out again. 0, or -errno (-EAGAIN: try at the next
