@@ -5,12 +5,22 @@
 #ifndef MONITOR_PRIVATE_H
 #define MONITOR_PRIVATE_H
 
+#include "history.h"
+
 #include <base.h>
 #include <conf.h>
 #include <ev.h>
 #include <monitor.h>
 #include <net.h>
 #include <stats.h>
+
+struct http;
+
+/* The totals of one slot, as long as its page stays as it is. */
+struct slot_totals {
+	uint64_t sequence;
+	struct stats_totals totals;
+};
 
 struct monitor {
 	const struct monitor_setup *setup;
@@ -19,6 +29,10 @@ struct monitor {
 	struct stats_copy *copy; /* as of the last sample; taken again for each answer that is made */
 	struct stats_page *page; /* ours */
 	struct stats_monitor *counters;
+	struct stats_totals totals; /* of the last sample */
+	struct slot_totals *slots;
+	struct history history;
+	struct http *http; /* NULL: off */
 	struct ev_timer second;
 	struct ev_io link;
 };
