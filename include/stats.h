@@ -2,7 +2,7 @@
  *
  * stats: counter pages in shared memory, and everything that is computed from them.
  *
- *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master
+ *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master | page of the monitor
  *   page:   sequence | published blocks | draft blocks          a block: the counters of one input, output, backend …
  *
  * A page has exactly one writer: the slot's tenant, and while the slot has none, the master. The writer changes the
@@ -29,6 +29,7 @@ enum stats_scope {
 	STATS_SLOT,
 	STATS_ENDPOINT,
 	STATS_DEVICE, /* counters that a network card has itself, by its names: one a block */
+	STATS_MONITOR, /* from here on: in the monitor's page */
 	STATS_SCOPES,
 };
 
@@ -71,6 +72,7 @@ enum {
 #define STATS_FIELD_SLOT(name)
 #define STATS_FIELD_ENDPOINT(name)
 #define STATS_FIELD_DEVICE(name)
+#define STATS_FIELD_MONITOR(name)
 
 #define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
 #undef STATS_FIELD_WORKER
@@ -162,12 +164,21 @@ struct stats_device {
 #undef STATS_FIELD_DEVICE
 #define STATS_FIELD_DEVICE(name)
 
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_MONITOR
+#define STATS_FIELD_MONITOR(name) uint64_t name;
+struct stats_monitor {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_MONITOR
+#define STATS_FIELD_MONITOR(name)
+
 struct stats;	   /* the mapping */
 struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
 
 /* -- making and writing ------------------------------------------------------------------------------------------ */
 
-/* Master, before fork: pages for `slots` slots and the master. NULL and err when memory is short. */
+/* Master, before fork: pages for `slots` slots, the master and the monitor. NULL and err when memory is short. */
 struct stats *stats_new(unsigned slots, struct err *err);
 void stats_free(struct stats *st); /* unmaps; NULL is fine */
 
@@ -179,13 +190,19 @@ int stats_reader_fd(const struct stats *st, struct err *err);
  * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
  * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
  * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
- * of the directory again (its counters stay). WORKER, SLOT and MASTER are named by stats_new. */
+ * of the directory again (its counters stay). WORKER, SLOT, MASTER and MONITOR are named by
+ * stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 
-/* The page of slot 0..slots-1; stats_master_page: the master's. Owned by `st`. One writer at a time. */
+/* The blocks that a scope may have at most, and whether they lie in the monitor's page. */
+unsigned stats_entries_max(const struct stats *st, enum stats_scope scope);
+bool stats_scope_is_monitors(unsigned scope);
+
+/* The page of slot 0..slots-1; the master's; the monitor's. Owned by `st`. One writer at a time. */
 struct stats_page *stats_slot_page(struct stats *st, unsigned slot);
 struct stats_page *stats_master_page(struct stats *st);
+struct stats_page *stats_monitor_page(struct stats *st);
 
 /* The draft block, to be changed in place. Touch it before the next publication; touching twice is cheap. */
 struct stats_worker *stats_worker(struct stats_page *p);
@@ -198,6 +215,7 @@ struct stats_master *stats_master(struct stats_page *p);
 struct stats_slot *stats_slot(struct stats_page *p, unsigned slot);
 struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index);
 struct stats_device *stats_device(struct stats_page *p, unsigned index);
+struct stats_monitor *stats_monitor(struct stats_page *p);
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
 
 /* Makes all touched blocks visible at once. */
@@ -249,8 +267,8 @@ const struct stats *stats_copy_of(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
-/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes MASTER, SLOT, ENDPOINT, DEVICE: slot is
- * ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
+/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes of the master's and the monitor's page:
+ * slot is ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
 /* The same by name; 0 when the file has no such counter. */
@@ -267,8 +285,8 @@ unsigned stats_check(const struct stats_copy *c, struct text *t);
 /* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
 void stats_statsrelay(const struct stats_copy *c, struct text *t);
 
-/* One counter of one block; `worker` is -1 in the master's page. Below an output `parent` is that output, of an ENDPOINT
- * or DEVICE its input, else NULL. */
+/* One counter of one block; `worker` is -1 in the master's and the monitor's page. Below an output `parent` is that
+ * output, of an ENDPOINT or DEVICE its input, else NULL. */
 struct stats_row {
 	const struct stats_field *field;
 	int worker;
@@ -276,7 +294,7 @@ struct stats_row {
 	uint64_t value;
 };
 typedef void stats_row_cb(void *arg, const struct stats_row *row);
-/* Calls back for every counter there is: each worker's page, then the master's. */
+/* Calls back for every counter there is: each worker's page, then the master's, then the monitor's. */
 void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg);
 
 /* Every row as JSON, an object a line: {"counters":[{"name":…,"scope":…,"kind":…,"worker":…,…,"value":…},…]}. */

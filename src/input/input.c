@@ -166,6 +166,13 @@ void input_keep(struct input *in, unsigned slot, int *keep, size_t *n)
 		keep[(*n)++] = input_slot_fd(&in->endpoints[i], slot);
 }
 
+void input_forget(struct input *in)
+{
+	size_t n = 0;
+	if (in->type->keep)
+		in->type->keep(in, in->n_slots, NULL, &n);
+}
+
 uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page)
 {
 	return in->type->died ? in->type->died(in, slot, is_last, master_page) : 0;

@@ -39,6 +39,7 @@ static void obey(struct master *m, const struct signal_row *row)
 		break;
 	case SIGNAL_REAP:
 		slots_reap(m);
+		keeper_reap(m);
 		break;
 	case SIGNAL_REOPEN:
 		slots_tell_all(m, LINK_REOPEN, 0);
@@ -300,6 +301,8 @@ static int start(struct master *m, struct err *err)
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
+		r = keeper_open(m, err);
+	if (r == 0)
 		r = slots_init(m, err);
 	if (r == 0)
 		r = signals_init(m, err);
@@ -309,12 +312,14 @@ static int start(struct master *m, struct err *err)
 	ev_timer_start(m->loop, &m->second);
 	set_deadline(m, (double)m->cf->start_timeout / 1e6);
 	slots_look(m);
+	keeper_look(m);
 	return 0;
 }
 
 static void stop(struct master *m)
 {
 	control_close(m);
+	keeper_close(m);
 	slots_fini(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_fini(&m->inputs[i]);

@@ -107,7 +107,7 @@ static void row_json(void *arg, const struct stats_row *row)
 		add_string(t, stats_scope_is_below_output(scope) ? "output" : "input", row->parent->name);
 	if (scope == STATS_SLOT)
 		text_add(t, ",\"slot\":%s", row->entry->name);
-	else if (scope != STATS_WORKER && scope != STATS_MASTER)
+	else if (scope != STATS_WORKER && scope != STATS_MASTER && scope != STATS_MONITOR)
 		add_string(t, stats_scope_word(scope), row->entry->name);
 	if (scope == STATS_BACKEND)
 		add_string(t, "transport", row->entry->unit);

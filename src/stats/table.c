@@ -17,6 +17,7 @@
 #define ROW_SLOT(name) ROW_INDEX(stats_slot, name)
 #define ROW_ENDPOINT(name) ROW_INDEX(stats_endpoint, name)
 #define ROW_DEVICE(name) ROW_INDEX(stats_device, name)
+#define ROW_MONITOR(name) ROW_INDEX(stats_monitor, name)
 
 enum { NAME_BYTES = sizeof(((struct stats_field *)0)->name), HELP_BYTES = sizeof(((struct stats_field *)0)->help) };
 #define COUNTER(scope, row, kind, ledger, text)                                                                        \
@@ -36,7 +37,7 @@ unsigned stats_table_rows(void)
 
 /* Names of the scopes as people and programs see them. */
 static const char *const scope_words[STATS_SCOPES] = {
-	"worker", "input", "output", "backend", "kafka", "broker", "master", "slot", "endpoint", "device",
+	"worker", "input", "output", "backend", "kafka", "broker", "master", "slot", "endpoint", "device", "monitor",
 };
 
 const char *stats_scope_word(enum stats_scope scope)
