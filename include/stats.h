@@ -430,7 +430,7 @@ uint64_t stats_drops_window_us(const struct stats_drops *d);
 /* All kinds of loss that this millrace knows, in the order of the path. */
 unsigned stats_drops_all(const struct stats_drops *d, const struct stats_drop **first);
 
-/* Sums of a step, in one unit. Returns false when nothing ever came there and nothing was lost. */
+/* Sums of a step, in one unit. */
 struct stats_step_sum {
 	enum stats_step step;
 	const char *unit;
@@ -441,14 +441,15 @@ unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to
 
 /* The step to look at: of the last ten seconds when something was lost in them, else since the start. False: nothing was
  * lost. *row: the kind that lost most there; *is_10s: by which of the two. */
-bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row, bool *is_10s);
+bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
+		       bool *is_10s);
 /* One sentence for the worst step: what to do, from numbers that are known. Adds nothing when nothing was lost. Of the
  * same copy as the last sample. */
 void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
 
 /* "10.0.0.1:8125 slot 0", "shards/10.0.0.7:8125", "eth0": a place for people; "" for 0. */
-void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row, unsigned place,
-		       char *buf, size_t size);
+void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+		       unsigned place, char *buf, size_t size);
 /* All of it, for people and for programs (an object, a step a line; docs in millracectl(1)). */
 void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
 void stats_drops_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t);

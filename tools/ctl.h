@@ -61,7 +61,7 @@ void ctl_screen_close(struct ctl_screen *s); /* NULL is fine */
 void ctl_screen_size(const struct ctl_screen *s, unsigned *lines, unsigned *columns);
 /* What does not fit is cut at the right and below. CTL_OK, or CTL_NOT_ASKED when it cannot be written. */
 int ctl_screen_draw(struct ctl_screen *s, const struct text *t);
-/* Waits so long (NULL: just that) or until something happens: a key, CTL_KEY_RESIZED, CTL_KEY_NONE when the time is over. */
+/* Waits so long (NULL: just that) or until something happens: a key, CTL_KEY_RESIZED; CTL_KEY_NONE: the time is over. */
 enum { CTL_KEY_NONE = 0, CTL_KEY_RESIZED = 256 };
 int ctl_screen_wait(struct ctl_screen *s, uint64_t until_us);
 

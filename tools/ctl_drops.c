@@ -9,22 +9,22 @@
 
 enum { SECONDS_MAX = 3600 };
 
-struct options {
+struct drops_options {
 	bool json, watch;
 	uint64_t seconds; /* 0: ask the monitor */
 };
 
 struct drops {
 	struct ctl *ctl;
-	const struct options *options;
+	const struct drops_options *options;
 	struct net_host_reader *host;
 	struct proc_usage usage[STATS_SLOTS_MAX];
 	struct stats_drops *path;
 };
 
-static int options_read(struct options *o, int argc, char **argv)
+static int options_read(struct drops_options *o, int argc, char **argv)
 {
-	*o = (struct options){0};
+	*o = (struct drops_options){0};
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--json") == 0)
 			o->json = true;
@@ -42,23 +42,23 @@ static int options_read(struct options *o, int argc, char **argv)
 	return CTL_OK;
 }
 
-static int sample(struct drops *d)
+static int path_sample(struct drops *d)
 {
 	int rc = ctl_take(d->ctl->copy);
 	if (rc != CTL_OK)
 		return rc;
 	ctl_processes(d->ctl->copy, d->usage);
 	struct stats_seen seen = {
-		.host = net_host_read(d->host, true),
-		.usage = d->usage,
-		.now_us = clock_us(),
-		.now_real_us = clock_real_us(),
+	    .host = net_host_read(d->host, true),
+	    .usage = d->usage,
+	    .now_us = clock_us(),
+	    .now_real_us = clock_real_us(),
 	};
 	stats_drops_add(d->path, d->ctl->copy, &seen);
 	return CTL_OK;
 }
 
-static void show(struct drops *d, struct text *t)
+static void path_show(struct drops *d, struct text *t)
 {
 	char shown[160];
 	/* one who has watched for ten seconds needs no monitor; before, its ten seconds are more than ours */
@@ -68,39 +68,39 @@ static void show(struct drops *d, struct text *t)
 		stats_drops_json(d->path, d->ctl->copy, t);
 		return;
 	}
-	text_add(t, "millrace %s, pid %lld\n", text_escape(shown, sizeof(shown), d->ctl->version, strlen(d->ctl->version)),
-		 (long long)d->ctl->pid);
+	text_add(t, "millrace %s, pid %lld\n",
+		 text_escape(shown, sizeof(shown), d->ctl->version, strlen(d->ctl->version)), (long long)d->ctl->pid);
 	stats_drops_text(d->path, d->ctl->copy, t);
 }
 
-static int once(struct drops *d)
+static int show_once(struct drops *d)
 {
 	struct text t = {0};
-	int rc = sample(d);
+	int rc = path_sample(d);
 	if (rc == CTL_OK && d->options->seconds) {
 		ctl_screen_wait(NULL, clock_us() + d->options->seconds * 1000000);
-		rc = ctl_has_ended(d->ctl) ? ctl_usage("millrace has ended.") : sample(d);
+		rc = ctl_has_ended(d->ctl) ? ctl_usage("millrace has ended.") : path_sample(d);
 	}
 	if (rc != CTL_OK)
 		return rc;
-	show(d, &t);
+	path_show(d, &t);
 	return ctl_print(&t);
 }
 
 /* Samples are a second apart; a key or a resize in between only draws. */
-static int watch(struct drops *d, struct ctl_screen *screen)
+static int show_again(struct drops *d, struct ctl_screen *screen)
 {
 	uint64_t next_us = clock_us();
 	int rc = CTL_OK, key = CTL_KEY_NONE;
 	while (rc == CTL_OK && key != 'q' && key != 'Q') {
 		struct text t = {0};
 		if (key == CTL_KEY_NONE) {
-			rc = sample(d);
+			rc = path_sample(d);
 			next_us += 1000000;
 		}
 		if (rc != CTL_OK)
 			break;
-		show(d, &t);
+		path_show(d, &t);
 		if (!screen) {
 			text_add(&t, "%s", d->options->json ? "" : "\n");
 			rc = ctl_print(&t);
@@ -117,23 +117,24 @@ static int watch(struct drops *d, struct ctl_screen *screen)
 
 int ctl_drops(struct ctl *ctl, int argc, char **argv)
 {
-	struct options options;
+	struct drops_options options;
 	int rc = options_read(&options, argc, argv);
 	if (rc == CTL_OK)
 		rc = ctl_attach(ctl);
 	if (rc != CTL_OK)
 		return rc;
-	struct drops d = {.ctl = ctl, .options = &options, .host = net_host_open(ctl->pid), .path = stats_drops_new(ctl->st)};
+	struct drops d = {
+	    .ctl = ctl, .options = &options, .host = net_host_open(ctl->pid), .path = stats_drops_new(ctl->st)};
 	if (!d.host || !d.path) {
 		rc = ctl_usage("No memory for the path.");
 	} else if (options.watch) {
 		struct ctl_screen *screen = options.json ? NULL : ctl_screen_open();
-		rc = watch(&d, screen);
+		rc = show_again(&d, screen);
 		ctl_screen_close(screen);
 		if (rc == CTL_BAD)
 			rc = ctl_usage("millrace has ended.");
 	} else {
-		rc = once(&d);
+		rc = show_once(&d);
 	}
 	net_host_close(d.host);
 	stats_drops_free(d.path);

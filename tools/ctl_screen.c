@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * ctl_screen: a terminal as one screen for "top" and "drops --watch": ANSI sequences that every terminal since the VT100
- * knows, the alternate screen of xterm, and keys one by one. Knows nothing of what it shows.
+ * ctl_screen: a terminal as one screen for "top" and "drops --watch": ANSI sequences that every terminal since the
+ * VT100 knows, the alternate screen of xterm, and keys one by one. Knows nothing of what it shows.
  */
 #include "ctl.h"
 #include <errno.h>
@@ -111,25 +111,32 @@ static size_t cut(const char *s, size_t len, unsigned columns)
 
 /* Home, then each line cleared behind its end and everything below: no flicker. No newline after the last line, or the
  * screen would roll. */
+static void screen_text(const struct text *t, unsigned lines, unsigned columns, struct text *out)
+{
+	text_add(out, "\033[H");
+	const char *line = t->s ? t->s : "";
+	for (unsigned n = 0; n < lines && *line; n++) {
+		size_t len = strcspn(line, "\n");
+		text_add(out, "%s%.*s\033[K", n ? "\r\n" : "", (int)cut(line, len, columns), line);
+		line += len + (line[len] == '\n');
+	}
+	text_add(out, "\033[J");
+	out->failed |= t->failed;
+}
+
 int ctl_screen_draw(struct ctl_screen *s, const struct text *t)
 {
 	struct text out = {0};
 	unsigned lines, columns;
 	ctl_screen_size(s, &lines, &columns);
-	text_add(&out, "\033[H");
-	const char *line = t->s ? t->s : "";
-	for (unsigned n = 0; n < lines && *line; n++) {
-		size_t len = strcspn(line, "\n");
-		text_add(&out, "%s%.*s\033[K", n ? "\r\n" : "", (int)cut(line, len, columns), line);
-		line += len + (line[len] == '\n');
-	}
-	text_add(&out, "\033[J");
-	bool is_good = !t->failed && !out.failed && write_all(out.s, out.len);
+	screen_text(t, lines, columns, &out);
+	bool is_good = !out.failed && write_all(out.s, out.len);
 	text_free(&out);
 	return is_good ? CTL_OK : CTL_NOT_ASKED;
 }
 
-/* Gives the terminal back, then lets the signal do what it does without us. After SIGTSTP we go on here when continued. */
+/* Gives the terminal back, then lets the signal do what it does without us. After SIGTSTP we go on here when continued.
+ */
 static void signal_obey(struct ctl_screen *s, int number)
 {
 	sigset_t one, before;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * ctl_top: "top": rates from two samples a second apart, a row per worker, packet input and backend. On a terminal it takes
- * the screen, else lines follow each other. Asks the daemon nothing after the first time.
+ * ctl_top: "top": rates from two samples a second apart, a row per worker, packet input and backend. On a terminal it
+ * takes the screen, else lines follow each other. Asks the daemon nothing after the first time.
  */
 #include "ctl.h"
 #include <string.h>
@@ -37,7 +37,7 @@ struct top_row {
 enum cell { CELL_COUNT, CELL_BYTES, CELL_PERCENT };
 struct top_table {
 	const char *heading; /* of all columns */
-	unsigned n;	     /* of numbers, behind name and state */
+	unsigned n;          /* of numbers, behind name and state */
 	enum cell cells[NUMBERS_MAX];
 	bool keeps_order; /* as long as all fit */
 };
@@ -52,13 +52,18 @@ static bool sample_take(struct sample *s)
 }
 
 /* Per second, rounded; a total that went back (another millrace) is 0. */
-static uint64_t rate(const struct top *top, uint64_t before, uint64_t now)
+static uint64_t rate_of(uint64_t before, uint64_t now, uint64_t us)
 {
-	uint64_t us = top->b->at_us - top->a->at_us;
 	return us && now > before ? (uint64_t)(((unsigned __int128)(now - before) * 1000000 + us / 2) / us) : 0;
 }
 
-/* -- sums ----------------------------------------------------------------------------------------------------------- */
+static uint64_t rate(const struct top *top, uint64_t before, uint64_t now)
+{
+	return rate_of(before, now, top->b->at_us - top->a->at_us);
+}
+
+/* -- sums -----------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t inputs_sum(const struct stats_copy *c, int slot, const char *name)
 {
@@ -102,7 +107,8 @@ static uint64_t worker_lost(const struct stats_copy *c, unsigned slot)
 	       endpoints_sum(c, slot, "dropped_ring_packets");
 }
 
-/* -- rows ----------------------------------------------------------------------------------------------------------- */
+/* -- rows -----------------------------------------------------------------------------------------------------------
+ */
 
 static struct top_row *row_new(struct top *top, const char *name, const char *state)
 {
@@ -119,7 +125,8 @@ static struct top_row *row_new(struct top *top, const char *name, const char *st
 	struct top_row *row = &top->rows[top->n_rows++];
 	*row = (struct top_row){.rank = 0};
 	bool is_long = strlen(name) > NAME_COLUMNS;
-	snprintf(row->name, sizeof(row->name), "%.*s%s", is_long ? NAME_COLUMNS - 3 : NAME_COLUMNS, name, is_long ? "..." : "");
+	snprintf(row->name, sizeof(row->name), "%.*s%s", is_long ? NAME_COLUMNS - 3 : NAME_COLUMNS, name,
+		 is_long ? "..." : "");
 	snprintf(row->state, sizeof(row->state), "%s", state);
 	return row;
 }
@@ -141,7 +148,8 @@ static void row_show(const struct top_table *table, const struct top_row *row, s
 		if (table->cells[i] == CELL_BYTES)
 			ctl_cell(to, "%s", text_format_bytes(bytes, sizeof(bytes), row->n[i]));
 		else
-			ctl_cell(to, table->cells[i] == CELL_PERCENT ? "%llu %%" : "%llu", (unsigned long long)row->n[i]);
+			ctl_cell(to, table->cells[i] == CELL_PERCENT ? "%llu %%" : "%llu",
+				 (unsigned long long)row->n[i]);
 	}
 }
 
@@ -178,11 +186,13 @@ static void workers_add(struct top *top)
 		char name[16], state[40];
 		snprintf(name, sizeof(name), "%u", slot);
 		snprintf(state, sizeof(state), "%s",
-			 now->is_stopped ? "stopped" : stats_slot_state_word(stats_named(b, STATS_ALL, STATS_SLOT, slot, "state")));
+			 now->is_stopped ? "stopped"
+					 : stats_slot_state_word(stats_named(b, STATS_ALL, STATS_SLOT, slot, "state")));
 		struct top_row *row = row_new(top, name, state);
 		row->n[0] = stats_named(b, STATS_ALL, STATS_SLOT, slot, "pid");
 		row->n[1] = is_same ? rate(top, before->cpu_us, now->cpu_us) / 10000 : 0;
-		row->n[2] = input_rate(top, (int)slot, "received_datagrams") + input_rate(top, (int)slot, "received_packets");
+		row->n[2] =
+		    input_rate(top, (int)slot, "received_datagrams") + input_rate(top, (int)slot, "received_packets");
 		row->n[3] = input_rate(top, (int)slot, "received_lines");
 		row->n[4] = input_rate(top, (int)slot, "received_bytes");
 		row->n[5] = rate(top, worker_lost(a, slot), worker_lost(b, slot));
@@ -204,11 +214,12 @@ static void taps_add(struct top *top)
 		ctl_entry_name(b, STATS_ENDPOINT, i, name, sizeof(name));
 		snprintf(of, sizeof(of), "%s %s", name, stats_copy_entry(b, STATS_ENDPOINT, i)->unit);
 		struct top_row *row =
-			row_new(top, of, stats_named(b, STATS_ALL, STATS_ENDPOINT, i, "is_up") ? "up" : "down");
+		    row_new(top, of, stats_named(b, STATS_ALL, STATS_ENDPOINT, i, "is_up") ? "up" : "down");
 		for (unsigned k = 0; k < ARRAY_LEN(names); k++)
 			row->n[k] = rate(top, stats_named(a, STATS_ALL, STATS_ENDPOINT, i, names[k]),
 					 stats_named(b, STATS_ALL, STATS_ENDPOINT, i, names[k]));
-		row->n[2] = rate(top, ctl_lost(a, STATS_ALL, STATS_ENDPOINT, i), ctl_lost(b, STATS_ALL, STATS_ENDPOINT, i));
+		row->n[2] =
+		    rate(top, ctl_lost(a, STATS_ALL, STATS_ENDPOINT, i), ctl_lost(b, STATS_ALL, STATS_ENDPOINT, i));
 		row->n[3] = stats_named(b, STATS_ALL, STATS_ENDPOINT, i, "ring_packets");
 		row->rank = (row->n[2] << 20) + row->n[1];
 	}
@@ -223,7 +234,8 @@ static void backend_state(const struct stats_copy *c, unsigned i, uint64_t now_r
 		ready += stats_slot_is_ready(c, slot);
 	if (ups == 0)
 		snprintf(buf, size, "down %s",
-			 down_us && now_real_us > down_us ? text_format_time(ago, sizeof(ago), now_real_us - down_us) : "");
+			 down_us && now_real_us > down_us ? text_format_time(ago, sizeof(ago), now_real_us - down_us)
+							  : "");
 	else if (ups < ready)
 		snprintf(buf, size, "up in %u/%u", ups, ready);
 	else
@@ -251,20 +263,25 @@ static void backends_add(struct top *top)
 					 stats_named(b, STATS_ALL, STATS_BACKEND, i, "delivered_bytes"));
 		row->n[3] = stats_named(b, STATS_ALL, STATS_BACKEND, i, "queued_records");
 		row->n[4] = stats_named(b, STATS_ALL, STATS_BACKEND, i, "in_flight_records");
-		row->n[5] = rate(top, ctl_lost(a, STATS_ALL, STATS_BACKEND, i), ctl_lost(b, STATS_ALL, STATS_BACKEND, i));
-		row->rank = (row->n[5] << 32) + ((uint64_t)(strcmp(state, "up") != 0) << 48) + row->n[3] + (row->n[0] >> 4);
+		row->n[5] =
+		    rate(top, ctl_lost(a, STATS_ALL, STATS_BACKEND, i), ctl_lost(b, STATS_ALL, STATS_BACKEND, i));
+		row->rank =
+		    (row->n[5] << 32) + ((uint64_t)(strcmp(state, "up") != 0) << 48) + row->n[3] + (row->n[0] >> 4);
 	}
 }
 
-/* -- the screen ------------------------------------------------------------------------------------------------------ */
+/* -- the screen ------------------------------------------------------------------------------------------------------
+ */
 
 static void head_show(const struct top *top, struct text *t)
 {
 	char shown[160];
 	unsigned long long packets = input_rate(top, STATS_ALL, "received_packets");
 	text_add(t, "millrace %s, pid %lld: ",
-		 text_escape(shown, sizeof(shown), top->ctl->version, strlen(top->ctl->version)), (long long)top->ctl->pid);
-	text_add(t, "%llu datagrams/s, %llu lines/s", (unsigned long long)input_rate(top, STATS_ALL, "received_datagrams"),
+		 text_escape(shown, sizeof(shown), top->ctl->version, strlen(top->ctl->version)),
+		 (long long)top->ctl->pid);
+	text_add(t, "%llu datagrams/s, %llu lines/s",
+		 (unsigned long long)input_rate(top, STATS_ALL, "received_datagrams"),
 		 (unsigned long long)input_rate(top, STATS_ALL, "received_lines"));
 	if (packets)
 		text_add(t, ", %llu packets/s", packets);
@@ -288,11 +305,12 @@ static unsigned lines_of(const struct text *t)
 static void all_show(struct top *top, struct text *t)
 {
 	static const struct top_table workers = {
-		"worker|state|pid|cpu|packets/s|lines/s|bytes/s|drops/s|socket queue|ring queue",
-		8,
-		{CELL_COUNT, CELL_PERCENT, CELL_COUNT, CELL_COUNT, CELL_BYTES, CELL_COUNT, CELL_BYTES, CELL_COUNT},
-		true};
-	static const struct top_table taps = {"capture|state|interface/s|passed/s|drops/s|ring queue", 4, {CELL_COUNT}, true};
+	    "worker|state|pid|cpu|packets/s|lines/s|bytes/s|drops/s|socket queue|ring queue",
+	    8,
+	    {CELL_COUNT, CELL_PERCENT, CELL_COUNT, CELL_COUNT, CELL_BYTES, CELL_COUNT, CELL_BYTES, CELL_COUNT},
+	    true};
+	static const struct top_table taps = {
+	    "capture|state|interface/s|passed/s|drops/s|ring queue", 4, {CELL_COUNT}, true};
 	static const struct top_table backends = {"backend|state|offered/s|delivered/s|bytes/s|queue|in flight|drops/s",
 						  6,
 						  {CELL_COUNT, CELL_COUNT, CELL_BYTES},
@@ -314,7 +332,7 @@ static void all_show(struct top *top, struct text *t)
 	t->failed |= top->failed;
 }
 
-static int show(struct top *top)
+static int top_show(struct top *top)
 {
 	struct text t = {0};
 	all_show(top, &t);
@@ -346,7 +364,7 @@ static bool pause_toggle(struct top *top)
 }
 
 /* Until the second is over, or for as long as it is paused. *quits: q was pressed. */
-static int second_wait(struct top *top, bool *quits)
+static int top_wait(struct top *top, bool *quits)
 {
 	for (;;) {
 		int key = ctl_screen_wait(top->screen, (top->is_paused ? clock_us() : top->base->at_us) + 1000000);
@@ -355,26 +373,26 @@ static int second_wait(struct top *top, bool *quits)
 			return CTL_OK;
 		if ((key == 'p' || key == 'P' || key == ' ') && !pause_toggle(top))
 			return CTL_NOT_ASKED;
-		if (key != CTL_KEY_NONE && top->b && show(top) != CTL_OK)
+		if (key != CTL_KEY_NONE && top->b && top_show(top) != CTL_OK)
 			return CTL_NOT_ASKED;
 	}
 }
 
-static int run(struct top *top, uint64_t count, bool *has_ended)
+static int top_run(struct top *top, uint64_t count, bool *has_ended)
 {
 	bool quits = false;
 	top->base = &top->samples[0];
 	if (!sample_take(top->base))
 		return CTL_NOT_ASKED;
 	for (uint64_t i = 0; i < count && !*has_ended; i++) {
-		if (second_wait(top, &quits) != CTL_OK)
+		if (top_wait(top, &quits) != CTL_OK)
 			return CTL_NOT_ASKED;
 		if (quits)
 			return CTL_OK;
 		top->a = top->base;
 		top->b = sample_other(top, top->base, NULL);
 		top->base = top->b;
-		if (!sample_take(top->b) || show(top) != CTL_OK)
+		if (!sample_take(top->b) || top_show(top) != CTL_OK)
 			return CTL_NOT_ASKED;
 		*has_ended = i + 1 < count && ctl_has_ended(top->ctl);
 	}
@@ -399,7 +417,7 @@ int ctl_top(struct ctl *ctl, int argc, char **argv)
 		rc = ctl_usage("No memory for a copy of the counter pages.");
 	} else {
 		top.screen = ctl_screen_open();
-		rc = run(&top, count, &has_ended);
+		rc = top_run(&top, count, &has_ended);
 		ctl_screen_close(top.screen);
 		if (has_ended)
 			printf("millrace has ended; these were its last numbers.\n");

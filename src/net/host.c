@@ -19,7 +19,7 @@ static uint64_t *total_of(struct net_udp_totals *t, const char *name, size_t len
 		const char *name;
 		uint64_t *total;
 	} rows[] = {
-	    {"InDatagrams", &t->in_datagrams},	  {"NoPorts", &t->no_ports},	   {"InErrors", &t->in_errors},
+	    {"InDatagrams", &t->in_datagrams},   {"NoPorts", &t->no_ports},         {"InErrors", &t->in_errors},
 	    {"RcvbufErrors", &t->rcvbuf_errors}, {"InCsumErrors", &t->csum_errors}, {"MemErrors", &t->mem_errors},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)

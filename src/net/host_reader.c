@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * host_reader: reads /proc/net and asks rtnetlink, again and again through the same descriptors. The monitor once a second,
- * millracectl. Understands nothing of it: host.c does.
+ * host_reader: reads /proc/net and asks rtnetlink, again and again through the same descriptors. The monitor once a
+ * second, millracectl. Understands nothing of it: host.c does.
  */
 #include <net.h>
 
@@ -27,8 +27,8 @@ struct net_host_reader {
 	_Alignas(struct nlmsghdr) char answer[ANSWER_BYTES];
 };
 
-/* Two processes see the same interfaces when their /proc/PID/ns/net is the same file. Who may not look is taken to be in
- * the same: that is so of all who may not, but in odd containers. */
+/* Two processes see the same interfaces when their /proc/PID/ns/net is the same file. Who may not look is taken to be
+ * in the same: that is so of all who may not, but in odd containers. */
 static bool is_same_network(int64_t pid)
 {
 	char path[40];

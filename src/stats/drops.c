@@ -27,7 +27,8 @@ struct stats_drops *stats_drops_new(const struct stats *st)
 	for (unsigned i = 0; i < DROPS_SAMPLES; i++) {
 		d->samples[i].usage = calloc(d->n_slots, sizeof(struct proc_usage));
 		d->samples[i].received = calloc((size_t)STATS_INPUTS_MAX * d->n_slots, sizeof(uint64_t));
-		failed |= !d->samples[i].usage || !d->samples[i].received;
+		d->samples[i].cpu_percent = calloc(d->n_slots, sizeof(int));
+		failed |= !d->samples[i].usage || !d->samples[i].received || !d->samples[i].cpu_percent;
 	}
 	if (!failed)
 		return d;
@@ -44,6 +45,7 @@ void stats_drops_free(struct stats_drops *d)
 	for (unsigned i = 0; i < DROPS_SAMPLES; i++) {
 		free(d->samples[i].usage);
 		free(d->samples[i].received);
+		free(d->samples[i].cpu_percent);
 	}
 	free(d);
 }
@@ -87,9 +89,9 @@ static void came_count(struct sampling *s, enum stats_scope scope, unsigned bloc
 /* Rows without a side of the ledger: what came in the same unit. */
 static unsigned side_by_unit(const char *unit)
 {
-	return strcmp(unit, "lines") == 0      ? STATS_LEDGER_LINES_IN
-	       : strcmp(unit, "packets") == 0 ? STATS_LEDGER_PACKETS_IN
-	       : strcmp(unit, "records") == 0	? STATS_LEDGER_RECORDS_IN
+	return strcmp(unit, "lines") == 0       ? STATS_LEDGER_LINES_IN
+	       : strcmp(unit, "packets") == 0   ? STATS_LEDGER_PACKETS_IN
+	       : strcmp(unit, "records") == 0   ? STATS_LEDGER_RECORDS_IN
 	       : strcmp(unit, "datagrams") == 0 ? STATS_LEDGER_DATAGRAMS_IN
 						: STATS_LEDGER_NONE;
 }
@@ -129,6 +131,13 @@ static uint64_t endpoint(const struct stats_copy *c, unsigned block, const char 
 	return stats_named(c, STATS_ALL, STATS_ENDPOINT, block, name);
 }
 
+static bool is_datagrams(const struct stats_copy *c, unsigned block)
+{
+	unsigned input = stats_copy_entry(c, STATS_ENDPOINT, block)->parent;
+	const char *type = input < stats_copy_entries(c, STATS_INPUT) ? stats_copy_entry(c, STATS_INPUT, input)->unit : "";
+	return strcmp(type, "udp") == 0 || strcmp(type, "unixgram") == 0;
+}
+
 /* What came to the sockets, cards, filters and rings: the kernel's and DPDK's counts meet the ledger there. */
 static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 {
@@ -145,14 +154,12 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 		rings += is_kernels ? passed : packets;
 		sockets += endpoint(s->c, i, "dropped_datagrams");
 		d->has_capture |= is_kernels || is_ports;
-		d->has_sockets |= endpoint(s->c, i, "inode") > 0;
+		d->has_sockets |= is_datagrams(s->c, i);
 	}
 	for (unsigned i = 0; i < d->n; i++) {
 		enum stats_step step = d->drop[i].step;
 		if (d->drop[i].scope == STATS_ENDPOINT)
-			s->now->came[i] = step == STATS_STEP_CARD   ? cards
-					  : step == STATS_STEP_RING ? rings
-								    : sockets;
+			s->now->came[i] = step == STATS_STEP_CARD ? cards : step == STATS_STEP_RING ? rings : sockets;
 	}
 	d->filter = (struct stats_step_sum){.step = STATS_STEP_FILTER, .unit = "packets", .came = behind};
 	for (unsigned i = 0; i < stats_copy_entries(s->c, STATS_INPUT); i++)
@@ -173,10 +180,10 @@ static void host_count(struct sampling *s)
 		if (row->scope == STATS_HOST)
 			place_count(s, i, 0,
 				    *(const uint64_t *)((const char *)&h->udp + row->offset) +
-					    *(const uint64_t *)((const char *)&h->udp6 + row->offset));
-		s->now->came[i] = row->scope == STATS_INTERFACE
-					  ? packets
-					  : h->udp.in_datagrams + h->udp.in_errors + h->udp6.in_datagrams + h->udp6.in_errors;
+					*(const uint64_t *)((const char *)&h->udp6 + row->offset));
+		s->now->came[i] = row->scope == STATS_INTERFACE ? packets
+								: h->udp.in_datagrams + h->udp.in_errors +
+								      h->udp6.in_datagrams + h->udp6.in_errors;
 	}
 }
 
@@ -188,8 +195,8 @@ static void workers_count(struct sampling *s, const struct stats_seen *seen)
 		d->is_stopped[slot] = s->now->usage[slot].is_stopped;
 		for (unsigned i = 0; i < MIN(stats_copy_entries(s->c, STATS_INPUT), (unsigned)STATS_INPUTS_MAX); i++)
 			s->now->received[i * d->n_slots + slot] =
-				stats_named(s->c, (int)slot, STATS_INPUT, i, "received_datagrams") +
-				stats_named(s->c, (int)slot, STATS_INPUT, i, "received_packets");
+			    stats_named(s->c, (int)slot, STATS_INPUT, i, "received_datagrams") +
+			    stats_named(s->c, (int)slot, STATS_INPUT, i, "received_packets");
 	}
 }
 
@@ -217,14 +224,24 @@ static uint64_t growth(uint64_t now, uint64_t before)
 	return now > before ? now - before : 0;
 }
 
-static void cpu_compute(struct stats_drops *d, const struct drops_sample *before)
+/* The highest of the window too: a load of two seconds hides in the mean of ten. */
+static void cpu_compute(struct stats_drops *d, const struct drops_sample *oldest)
 {
 	const struct drops_sample *now = &d->samples[d->newest];
+	const struct drops_sample *before = &d->samples[(d->newest + DROPS_SAMPLES - 1) % DROPS_SAMPLES];
 	for (unsigned slot = 0; slot < d->n_slots; slot++) {
-		const struct proc_usage *a = before ? &before->usage[slot] : NULL, *b = &now->usage[slot];
-		bool is_same = a && a->started_ticks && a->started_ticks == b->started_ticks;
+		const struct proc_usage *a = &before->usage[slot], *b = &now->usage[slot];
+		bool is_same = oldest && a->started_ticks && a->started_ticks == b->started_ticks;
 		uint64_t us = is_same ? now->at_us - before->at_us : 0;
-		d->cpu_percent[slot] = us ? (int)((growth(b->cpu_us, a->cpu_us) * 100 + us / 2) / us) : -1;
+		int percent = us ? (int)((growth(b->cpu_us, a->cpu_us) * 100 + us / 2) / us) : -1, peak = percent;
+		now->cpu_percent[slot] = d->cpu_percent[slot] = percent;
+		for (unsigned k = 1; oldest && k < d->n_samples; k++) {
+			const struct drops_sample *s = &d->samples[(d->newest + DROPS_SAMPLES - k) % DROPS_SAMPLES];
+			if (s == oldest)
+				break;
+			peak = MAX(peak, s->cpu_percent[slot]);
+		}
+		d->cpu_peak_percent[slot] = peak;
 	}
 }
 
@@ -261,6 +278,8 @@ static void units_name(struct stats_drops *d, const struct stats_copy *c)
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_OUTPUT); i++) {
 		bool is_kafka = is_kafkas(c, STATS_OUTPUT, i);
 		const char *found = "records";
+		if (!stats_copy_entry(c, STATS_OUTPUT, i)->used)
+			continue;
 		for (size_t k = 0; k < ARRAY_LEN(units); k++)
 			if (strcmp(stats_copy_entry(c, STATS_OUTPUT, i)->unit, units[k]) == 0)
 				found = units[k];
@@ -306,39 +325,40 @@ void stats_drops_write(const struct stats_drops *d, struct stats_page *page)
 	const struct drops_sample *now = &d->samples[d->newest];
 	const struct net_udp_totals *u = &d->host.udp, *u6 = &d->host.udp6;
 	*stats_host(page) = (struct stats_host){
-		.udp_in_datagrams = u->in_datagrams,
-		.udp_no_ports = u->no_ports,
-		.udp_in_errors = u->in_errors,
-		.udp_rcvbuf_errors = u->rcvbuf_errors,
-		.udp_csum_errors = u->csum_errors,
-		.udp_mem_errors = u->mem_errors,
-		.udp6_in_datagrams = u6->in_datagrams,
-		.udp6_no_ports = u6->no_ports,
-		.udp6_in_errors = u6->in_errors,
-		.udp6_rcvbuf_errors = u6->rcvbuf_errors,
-		.udp6_csum_errors = u6->csum_errors,
-		.udp6_mem_errors = u6->mem_errors,
-		.sampled_us = d->now_real_us,
-		.window_us = d->window_us,
+	    .udp_in_datagrams = u->in_datagrams,
+	    .udp_no_ports = u->no_ports,
+	    .udp_in_errors = u->in_errors,
+	    .udp_rcvbuf_errors = u->rcvbuf_errors,
+	    .udp_csum_errors = u->csum_errors,
+	    .udp_mem_errors = u->mem_errors,
+	    .udp6_in_datagrams = u6->in_datagrams,
+	    .udp6_no_ports = u6->no_ports,
+	    .udp6_in_errors = u6->in_errors,
+	    .udp6_rcvbuf_errors = u6->rcvbuf_errors,
+	    .udp6_csum_errors = u6->csum_errors,
+	    .udp6_mem_errors = u6->mem_errors,
+	    .sampled_us = d->now_real_us,
+	    .window_us = d->window_us,
 	};
 	stats_touch(page, STATS_HOST, 0);
 	for (unsigned slot = 0; slot < d->n_slots; slot++) {
 		*stats_process(page, slot) = (struct stats_process){
-			.cpu_us = now->usage[slot].cpu_us,
-			.cpu_percent = (uint64_t)MAX(d->cpu_percent[slot], 0),
-			.memory_bytes = now->usage[slot].memory_bytes,
-			.is_stopped = now->usage[slot].is_stopped,
+		    .cpu_us = now->usage[slot].cpu_us,
+		    .cpu_percent = (uint64_t)MAX(d->cpu_percent[slot], 0),
+		    .cpu_peak_percent = (uint64_t)MAX(d->cpu_peak_percent[slot], 0),
+		    .memory_bytes = now->usage[slot].memory_bytes,
+		    .is_stopped = now->usage[slot].is_stopped,
 		};
 		stats_touch(page, STATS_PROCESS, slot);
 	}
 	for (unsigned i = 0; i < d->n; i++) {
 		const struct stats_drop *row = &d->drop[i];
 		*stats_path(page, i) = (struct stats_path){
-			.came = row->came,
-			.lost = row->lost,
-			.came_10s = row->came_10s,
-			.lost_10s = row->lost_10s,
-			.place_10s = row->place_10s,
+		    .came = row->came,
+		    .lost = row->lost,
+		    .came_10s = row->came_10s,
+		    .lost_10s = row->lost_10s,
+		    .place_10s = row->place_10s,
 		};
 		stats_touch(page, STATS_PATH, i);
 	}
@@ -367,7 +387,7 @@ bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c)
 		return false;
 	d->window_us = window_us;
 	for (unsigned slot = 0; slot < d->n_slots; slot++)
-		d->cpu_percent[slot] = (int)stats_named(c, STATS_ALL, STATS_PROCESS, slot, "cpu_percent");
+		d->cpu_peak_percent[slot] = (int)stats_named(c, STATS_ALL, STATS_PROCESS, slot, "cpu_peak_percent");
 	for (unsigned i = 0; i < d->n; i++)
 		row_recall(&d->drop[i], c);
 	return true;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * drops_advice: one sentence for the worst step of the path: what to do about it, from numbers that are known. Any process,
- * pure. Where nothing better is known, the counter's own row in counter.def says what to do.
+ * drops_advice: one sentence for the worst step of the path: what to do about it, from numbers that are known. Any
+ * process, pure. Where nothing better is known, the counter's own row in counter.def says what to do.
  */
 #include "drops_private.h"
 #include <string.h>
 
 enum {
-	BUSY_PERCENT = 90,	   /* of one CPU: such a worker cannot read faster */
-	SKEWED_PERCENT = 80,	   /* of an input: flows that hash to one socket, not chance */
+	BUSY_PERCENT = 90,   /* of one CPU: such a worker cannot read faster */
+	SKEWED_PERCENT = 80, /* of an input: flows that hash to one socket, not chance */
 };
 
 typedef unsigned long long ull;
@@ -50,8 +50,10 @@ static bool by_held(const struct advice *a, unsigned input)
 	for (unsigned i = 0; i < MIN(stats_copy_entries(a->c, STATS_OUTPUT), 64u); i++) {
 		if (!(in->feeds >> i & 1) || value(a, STATS_OUTPUT, i, "held_records") == 0)
 			continue;
-		text_add(a->t, "output %s is full and holds input %s back (overflow: block), so its sockets fill: see its backends "
-			       "in millracectl status; overflow: drop_oldest would drop there instead",
+		text_add(a->t,
+			 "output %s is full and holds input %s back (overflow: block), so its sockets fill: see its "
+			 "backends "
+			 "in millracectl status; overflow: drop_oldest would drop there instead",
 			 stats_copy_entry(a->c, STATS_OUTPUT, i)->name, in->name);
 		return true;
 	}
@@ -66,7 +68,8 @@ static bool by_buffer(const struct advice *a, unsigned block)
 	if (got >= asked)
 		return false;
 	text_add(a->t, "raise net.core.rmem_max to %llu: asked %s, got %s", (ull)asked,
-		 text_format_bytes(asked_text, sizeof(asked_text), asked), text_format_bytes(got_text, sizeof(got_text), got));
+		 text_format_bytes(asked_text, sizeof(asked_text), asked),
+		 text_format_bytes(got_text, sizeof(got_text), got));
 	return true;
 }
 
@@ -93,12 +96,15 @@ static bool by_skew(const struct advice *a, unsigned input, const char *type)
 		return false;
 	const char *name = stats_copy_entry(a->c, STATS_INPUT, input)->name;
 	if (strcmp(type, "capture") == 0)
-		text_add(a->t, "worker %u reads %u %% of input %s: few flows carry nearly all; more workers will not help, a narrower "
-			       "filter or a larger ring_size will",
+		text_add(a->t,
+			 "worker %u reads %u %% of input %s: few flows carry nearly all; more workers will not help, a "
+			 "narrower "
+			 "filter or a larger ring_size will",
 			 slot, share, name);
 	else
-		text_add(a->t, "worker %u reads %u %% of input %s, so few senders send nearly all of it: spread: packet", slot, share,
-			 name);
+		text_add(a->t,
+			 "worker %u reads %u %% of input %s, so few senders send nearly all of it: spread: packet",
+			 slot, share, name);
 	return true;
 }
 
@@ -118,10 +124,11 @@ static bool by_absence(const struct advice *a, int only)
 		if (only != -1 && (unsigned)only != slot)
 			continue;
 		if (a->d->is_stopped[slot])
-			text_add(a->t, "worker %u (pid %llu) is stopped by a signal and reads nothing: kill -CONT %llu", slot,
-				 (ull)value(a, STATS_SLOT, slot, "pid"), (ull)value(a, STATS_SLOT, slot, "pid"));
+			text_add(a->t, "worker %u (pid %llu) is stopped by a signal and reads nothing: kill -CONT %llu",
+				 slot, (ull)value(a, STATS_SLOT, slot, "pid"), (ull)value(a, STATS_SLOT, slot, "pid"));
 		else if (value(a, STATS_SLOT, slot, "pid") == 0)
-			text_add(a->t, "worker %u is %s: the log says why it does not run", slot, stats_slot_state_word(state));
+			text_add(a->t, "worker %u is %s: the log says why it does not run", slot,
+				 stats_slot_state_word(state));
 		else
 			continue;
 		return true;
@@ -134,11 +141,11 @@ static bool by_cpu(const struct advice *a, int only, const char *type)
 	int most = -1;
 	for (unsigned slot = 0; slot < a->d->n_slots; slot++)
 		if ((only == -1 || (unsigned)only == slot) &&
-		    (most == -1 || a->d->cpu_percent[slot] > a->d->cpu_percent[most]))
+		    (most == -1 || a->d->cpu_peak_percent[slot] > a->d->cpu_peak_percent[most]))
 			most = (int)slot;
-	if (most == -1 || a->d->cpu_percent[most] < BUSY_PERCENT)
+	if (most == -1 || a->d->cpu_peak_percent[most] < BUSY_PERCENT)
 		return false;
-	text_add(a->t, "worker %d is at %d %% CPU: add workers%s", most, a->d->cpu_percent[most],
+	text_add(a->t, "worker %d is at %d %% CPU: add workers%s", most, a->d->cpu_peak_percent[most],
 		 strcmp(type, "capture") == 0 ? ", or narrow the filter" : "");
 	return true;
 }
@@ -154,22 +161,32 @@ static void socket_advice(const struct advice *a)
 	}
 	const struct stats_entry *in = stats_copy_entry(a->c, STATS_INPUT, input);
 	/* with CPU to spare, a larger buffer is the surer cure than another spread */
-	bool is_idle = slot != -1 && a->d->cpu_percent[slot] >= 0 && a->d->cpu_percent[slot] < BUSY_PERCENT;
+	bool is_idle = slot != -1 && a->d->cpu_peak_percent[slot] >= 0 && a->d->cpu_peak_percent[slot] < BUSY_PERCENT;
 	if (by_absence(a, slot) || by_held(a, input) || (!is_idle && by_skew(a, input, in->unit)) ||
 	    by_cpu(a, slot, in->unit) || by_buffer(a, block) || by_skew(a, input, in->unit))
 		return;
-	text_add(a->t, "socket %s has a receive_buffer of %s, too small for the bursts%s: raise receive_buffer", a->at,
-		 text_format_bytes(bytes, sizeof(bytes), value(a, STATS_ENDPOINT, block, "receive_buffer_bytes")),
-		 is_idle ? " (its worker has CPU to spare)" : "");
-	text_add(a->t, "%s", is_idle ? "" : ", or add workers");
+	text_format_bytes(bytes, sizeof(bytes), value(a, STATS_ENDPOINT, block, "receive_buffer_bytes"));
+	if (is_idle)
+		text_add(a->t,
+			 "bursts overrun the receive_buffer of %s of socket %s (its worker used %d %% of a CPU at "
+			 "most): raise "
+			 "receive_buffer",
+			 bytes, a->at, a->d->cpu_peak_percent[slot]);
+	else
+		text_add(a->t,
+			 "the receive_buffer of %s of socket %s is too small for what comes: raise receive_buffer, or "
+			 "add workers",
+			 bytes, a->at);
 }
 
 /* -- cards and rings ----------------------------------------------------------------------------------------------- */
 
 static void interface_advice(const struct advice *a)
 {
-	text_add(a->t, "interface %s lost %llu packets before the kernel had them (%s): larger rings (ethtool -g %s shows, ethtool -G "
-		       "%s rx N sets), or more queues (ethtool -L)",
+	text_add(a->t,
+		 "interface %s lost %llu packets before the kernel had them (%s): larger rings (ethtool -g %s shows, "
+		 "ethtool -G "
+		 "%s rx N sets), or more queues (ethtool -L)",
 		 a->at, (ull)(a->is_10s ? a->row->lost_10s : a->row->lost), a->row->name, a->at, a->at);
 }
 
@@ -198,7 +215,8 @@ static void backend_down(const struct advice *a, uint64_t since_us)
 {
 	char ago[32];
 	uint64_t us = a->d->now_real_us > since_us ? a->d->now_real_us - since_us : 0;
-	text_add(a->t, "backend %s is down for %s: look at it, or at the way to it", a->at, text_format_time(ago, sizeof(ago), us));
+	text_add(a->t, "backend %s is down for %s: look at it, or at the way to it", a->at,
+		 text_format_time(ago, sizeof(ago), us));
 }
 
 static void queue_advice(const struct advice *a)
@@ -212,10 +230,13 @@ static void queue_advice(const struct advice *a)
 		backend_down(a, down_us);
 		return;
 	}
-	text_add(a->t, "backend %s is connected and too slow (%llu records wait for it): give it more CPU, spread its keys over more "
-		       "backends%s",
-		 a->at, (ull)(value(a, STATS_BACKEND, a->place - 1, "queued_records") +
-			      value(a, STATS_BACKEND, a->place - 1, "in_flight_records")),
+	text_add(a->t,
+		 "backend %s is connected and too slow (%llu records wait for it): give it more CPU, spread its keys "
+		 "over more "
+		 "backends%s",
+		 a->at,
+		 (ull)(value(a, STATS_BACKEND, a->place - 1, "queued_records") +
+		       value(a, STATS_BACKEND, a->place - 1, "in_flight_records")),
 		 has_name(a, "memory") ? ", or raise memory_limit" : ", or raise queue_limit for bursts");
 }
 
@@ -228,13 +249,17 @@ static void kafka_queue_advice(const struct advice *a)
 	uint64_t down_us = stats_backend_down_us(a->c, a->place - 1);
 	char ago[32];
 	if (down_us && stats_backend_ups(a->c, a->place - 1) == 0)
-		text_add(a->t, "no broker of %s can be reached for %s: look at the cluster, or at the way to it", a->at,
-			 text_format_time(ago, sizeof(ago), a->d->now_real_us > down_us ? a->d->now_real_us - down_us : 0));
+		text_add(
+		    a->t, "no broker of %s can be reached for %s: look at the cluster, or at the way to it", a->at,
+		    text_format_time(ago, sizeof(ago), a->d->now_real_us > down_us ? a->d->now_real_us - down_us : 0));
 	else
-		text_add(a->t, "the queue of Kafka output %s is full: its brokers take less than comes (%llu records wait): more "
-			       "partitions or brokers, compression, or a larger memory_limit for bursts",
-			 a->at, (ull)(value(a, STATS_BACKEND, a->place - 1, "queued_records") +
-				      value(a, STATS_BACKEND, a->place - 1, "in_flight_records")));
+		text_add(
+		    a->t,
+		    "the queue of Kafka output %s is full: its brokers take less than comes (%llu records wait): more "
+		    "partitions or brokers, compression, or a larger memory_limit for bursts",
+		    a->at,
+		    (ull)(value(a, STATS_BACKEND, a->place - 1, "queued_records") +
+			  value(a, STATS_BACKEND, a->place - 1, "in_flight_records")));
 }
 
 static void backend_advice(const struct advice *a)
@@ -256,8 +281,8 @@ static void worker_advice(const struct advice *a)
 	for (unsigned slot = 0; slot < a->d->n_slots; slot++)
 		deaths += value(a, STATS_SLOT, slot, "deaths");
 	if (has_name(a, "lost_at_death"))
-		text_add(a->t, "workers ended unasked %llu time%s since the start: the log says which and why", (ull)deaths,
-			 deaths == 1 ? "" : "s");
+		text_add(a->t, "workers ended unasked %llu time%s since the start: the log says which and why",
+			 (ull)deaths, deaths == 1 ? "" : "s");
 	else
 		by_row(a);
 }
@@ -274,14 +299,21 @@ void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c,
 		 a.is_10s ? drops_percent(worst.lost_10s, worst.came_10s) : drops_percent(worst.lost, worst.came),
 		 a.is_10s ? "in the last seconds" : "since the start");
 	/* a place that another version's monitor named may not exist here */
-	bool has_place = a.place > 0 && (a.row->scope >= STATS_MONITOR || a.place <= stats_copy_entries(c, a.row->scope));
+	bool has_place =
+	    a.place > 0 && (a.row->scope >= STATS_MONITOR || a.place <= stats_copy_entries(c, a.row->scope));
 	void (*const by_step[STATS_STEPS])(const struct advice *a) = {
-		[STATS_STEP_INTERFACE] = interface_advice, [STATS_STEP_CARD] = by_row,
-		[STATS_STEP_FILTER] = by_row,		   [STATS_STEP_RING] = ring_advice,
-		[STATS_STEP_HOST] = by_row,		   [STATS_STEP_SOCKET] = socket_advice,
-		[STATS_STEP_INVALID] = by_row,		   [STATS_STEP_WORKER] = worker_advice,
-		[STATS_STEP_QUEUE] = queue_advice,	   [STATS_STEP_BACKEND] = backend_advice,
-		[STATS_STEP_KAFKA_QUEUE] = kafka_queue_advice, [STATS_STEP_DELIVERY] = backend_advice,
+	    [STATS_STEP_INTERFACE] = interface_advice,
+	    [STATS_STEP_CARD] = by_row,
+	    [STATS_STEP_FILTER] = by_row,
+	    [STATS_STEP_RING] = ring_advice,
+	    [STATS_STEP_HOST] = by_row,
+	    [STATS_STEP_SOCKET] = socket_advice,
+	    [STATS_STEP_INVALID] = by_row,
+	    [STATS_STEP_WORKER] = worker_advice,
+	    [STATS_STEP_QUEUE] = queue_advice,
+	    [STATS_STEP_BACKEND] = backend_advice,
+	    [STATS_STEP_KAFKA_QUEUE] = kafka_queue_advice,
+	    [STATS_STEP_DELIVERY] = backend_advice,
 	};
 	(has_place ? by_step[worst.step] : by_row)(&a);
 }

@@ -22,7 +22,7 @@ extern const struct drops_host_row drops_host_rows[DROPS_HOST_ROWS];
 
 /* Where a row's numbers come from. */
 struct drops_source {
-	int field;	/* in its scope's block; HOST and INTERFACE: index of the host row */
+	int field;     /* in its scope's block; HOST and INTERFACE: index of the host row */
 	unsigned side; /* the ledger side that says what came; 0: by unit */
 };
 
@@ -32,8 +32,9 @@ struct drops_sample {
 	uint64_t came[STATS_PATH_MAX], lost[STATS_PATH_MAX];
 	uint64_t grown[STATS_PATH_MAX]; /* by how much the worst place grew since the sample before … */
 	unsigned place[STATS_PATH_MAX]; /* … and which it was */
-	struct proc_usage *usage;	/* [slots] */
-	uint64_t *received;		/* [inputs][slots]: datagrams and packets */
+	struct proc_usage *usage;       /* [slots] */
+	int *cpu_percent;               /* [slots], since the sample before; -1: not known */
+	uint64_t *received;             /* [inputs][slots]: datagrams and packets */
 };
 
 struct stats_drops {
@@ -47,7 +48,8 @@ struct stats_drops {
 	unsigned n_samples, newest;
 	uint64_t window_us, now_real_us;
 	struct net_host host; /* has_…: false when not known */
-	int cpu_percent[STATS_SLOTS_MAX]; /* of one CPU in the window; -1: not known */
+	/* of one CPU, between the last two samples and the highest in the window; -1: not known */
+	int cpu_percent[STATS_SLOTS_MAX], cpu_peak_percent[STATS_SLOTS_MAX];
 	bool is_stopped[STATS_SLOTS_MAX];
 	struct stats_step_sum filter; /* packets that came to the filters; lost: what they left out, which is no loss */
 	bool has_capture, has_sockets, has_statsite, has_kafka;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * drops_rows: which losses there are, and at which step of the path. Any process, pure. What is a loss is said by the rows
- * of counter.def, so a new one is on the path by its row.
+ * drops_rows: which losses there are, and at which step of the path. Any process, pure. What is a loss is said by the
+ * rows of counter.def, so a new one is on the path by its row.
  */
 #include "drops_private.h"
 #include <string.h>
 
 static const char *const step_words[STATS_STEPS] = {
-	"interface", "card",   "filter", "ring",    "host",	   "socket",
-	"invalid",   "worker", "queue",	 "backend", "kafka_queue", "delivery",
+    "interface", "card",   "filter", "ring",    "host",        "socket",
+    "invalid",   "worker", "queue",  "backend", "kafka_queue", "delivery",
 };
 
 const char *stats_step_word(enum stats_step step)
@@ -30,14 +30,14 @@ const char *drops_unit(const char *counter)
 
 /* What the kernel counts is no loss in counter.def: how much of it is ours, it does not say. */
 const struct drops_host_row drops_host_rows[DROPS_HOST_ROWS] = {
-	{STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_missed_packets", false, offsetof(struct net_interface, rx_missed)},
-	{STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_fifo_packets", false, offsetof(struct net_interface, rx_fifo)},
-	{STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_dropped_packets", true, offsetof(struct net_interface, rx_dropped)},
-	{STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_error_packets", true, offsetof(struct net_interface, rx_errors)},
-	{STATS_STEP_HOST, STATS_HOST, "udp_rcvbuf_errors", false, offsetof(struct net_udp_totals, rcvbuf_errors)},
-	{STATS_STEP_HOST, STATS_HOST, "udp_csum_errors", false, offsetof(struct net_udp_totals, csum_errors)},
-	{STATS_STEP_HOST, STATS_HOST, "udp_mem_errors", false, offsetof(struct net_udp_totals, mem_errors)},
-	{STATS_STEP_HOST, STATS_HOST, "udp_no_ports", true, offsetof(struct net_udp_totals, no_ports)},
+    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_missed_packets", false, offsetof(struct net_interface, rx_missed)},
+    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_fifo_packets", false, offsetof(struct net_interface, rx_fifo)},
+    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_dropped_packets", true, offsetof(struct net_interface, rx_dropped)},
+    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_error_packets", true, offsetof(struct net_interface, rx_errors)},
+    {STATS_STEP_HOST, STATS_HOST, "udp_rcvbuf_errors", false, offsetof(struct net_udp_totals, rcvbuf_errors)},
+    {STATS_STEP_HOST, STATS_HOST, "udp_csum_errors", false, offsetof(struct net_udp_totals, csum_errors)},
+    {STATS_STEP_HOST, STATS_HOST, "udp_mem_errors", false, offsetof(struct net_udp_totals, mem_errors)},
+    {STATS_STEP_HOST, STATS_HOST, "udp_no_ports", true, offsetof(struct net_udp_totals, no_ports)},
 };
 
 static bool contains(const char *name, const char *part)
@@ -49,9 +49,9 @@ static enum stats_step step_of(enum stats_scope scope, const char *name, bool is
 {
 	bool is_end = contains(name, "lost_at_death") || contains(name, "shutdown");
 	if (scope == STATS_ENDPOINT)
-		return contains(name, "datagrams")			      ? STATS_STEP_SOCKET
+		return contains(name, "datagrams")                           ? STATS_STEP_SOCKET
 		       : contains(name, "ring") || contains(name, "no_mbuf") ? STATS_STEP_RING
-									      : STATS_STEP_CARD;
+									     : STATS_STEP_CARD;
 	if (scope == STATS_INPUT)
 		return is_end ? STATS_STEP_WORKER : STATS_STEP_INVALID;
 	if (scope == STATS_OUTPUT || (contains(name, "dropped_") && !is_end))
@@ -69,7 +69,8 @@ static void row_add(struct stats_drops *d, const struct stats_drop *row, int fie
 
 static void field_add(struct stats_drops *d, const struct stats_field *f, bool is_kafka)
 {
-	bool is_reason = f->scope == STATS_KAFKA && strncmp(f->name, "failed_", 7) == 0 && contains(f->name, "_records");
+	bool is_reason =
+	    f->scope == STATS_KAFKA && strncmp(f->name, "failed_", 7) == 0 && contains(f->name, "_records");
 	/* of Kafka the reasons stand there instead of their sum */
 	bool is_sum = is_kafka && f->scope == STATS_BACKEND && strcmp(f->name, "failed_records") == 0;
 	if ((f->kind != STATS_KIND_LOSS && f->kind != STATS_KIND_HINT && !is_reason) || is_sum)
@@ -83,7 +84,10 @@ static void field_add(struct stats_drops *d, const struct stats_field *f, bool i
 				     .name = f->name,
 				     .unit = drops_unit(f->name),
 				     .help = f->help},
-		f->index, is_out ? f->ledger - 1u : is_reason ? STATS_LEDGER_RECORDS_IN : 0);
+		f->index,
+		is_out      ? f->ledger - 1u
+		: is_reason ? STATS_LEDGER_RECORDS_IN
+			    : 0);
 }
 
 static const char *help_of(const struct stats *st, enum stats_scope scope, const char *name)

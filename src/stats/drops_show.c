@@ -14,18 +14,18 @@ typedef unsigned long long ull;
 static bool step_exists(const struct stats_drops *d, enum stats_step step)
 {
 	const bool exists[STATS_STEPS] = {
-		[STATS_STEP_INTERFACE] = d->host.has_interfaces,
-		[STATS_STEP_CARD] = d->has_capture,
-		[STATS_STEP_FILTER] = d->has_capture,
-		[STATS_STEP_RING] = d->has_capture,
-		[STATS_STEP_HOST] = d->host.has_udp && d->has_sockets,
-		[STATS_STEP_SOCKET] = d->has_sockets,
-		[STATS_STEP_INVALID] = true,
-		[STATS_STEP_WORKER] = true,
-		[STATS_STEP_QUEUE] = d->has_statsite,
-		[STATS_STEP_BACKEND] = d->has_statsite,
-		[STATS_STEP_KAFKA_QUEUE] = d->has_kafka,
-		[STATS_STEP_DELIVERY] = d->has_kafka,
+	    [STATS_STEP_INTERFACE] = d->host.has_interfaces,
+	    [STATS_STEP_CARD] = d->has_capture,
+	    [STATS_STEP_FILTER] = d->has_capture,
+	    [STATS_STEP_RING] = d->has_capture,
+	    [STATS_STEP_HOST] = d->host.has_udp && d->has_sockets,
+	    [STATS_STEP_SOCKET] = d->has_sockets,
+	    [STATS_STEP_INVALID] = true,
+	    [STATS_STEP_WORKER] = true,
+	    [STATS_STEP_QUEUE] = d->has_statsite,
+	    [STATS_STEP_BACKEND] = d->has_statsite,
+	    [STATS_STEP_KAFKA_QUEUE] = d->has_kafka,
+	    [STATS_STEP_DELIVERY] = d->has_kafka,
 	};
 	return exists[step];
 }
@@ -99,7 +99,8 @@ static bool worst_of(const struct stats_drops *d, bool is_10s, struct stats_step
 	return most > 0;
 }
 
-bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row, bool *is_10s)
+bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
+		       bool *is_10s)
 {
 	*is_10s = d->window_us > 0 && worst_of(d, true, step);
 	*row = NULL;
@@ -109,7 +110,9 @@ bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step,
 		const struct stats_drop *r = &d->drop[i];
 		if (r->step != step->step || strcmp(r->unit, step->unit) != 0 || r->is_hint)
 			continue;
-		uint64_t lost = *is_10s ? r->lost_10s : r->lost, most = !*row ? 0 : *is_10s ? (*row)->lost_10s : (*row)->lost;
+		uint64_t lost = *is_10s ? r->lost_10s : r->lost, most = !*row     ? 0
+									: *is_10s ? (*row)->lost_10s
+										  : (*row)->lost;
 		if (lost > most)
 			*row = r;
 	}
@@ -118,8 +121,8 @@ bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step,
 
 /* -- places ------------------------------------------------------------------------------------------------------- */
 
-void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row, unsigned place,
-		       char *buf, size_t size)
+void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+		       unsigned place, char *buf, size_t size)
 {
 	char name[600] = "";
 	unsigned i = place - 1;
@@ -131,8 +134,9 @@ void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, 
 		bool is_input = row->scope == STATS_ENDPOINT;
 		enum stats_scope above = is_below ? STATS_OUTPUT : STATS_INPUT;
 		bool has_parent = (is_below || is_input) && e->parent < stats_copy_entries(c, above);
-		snprintf(name, sizeof(name), "%s%s%s%s%s", has_parent ? stats_copy_entry(c, above, e->parent)->name : "",
-			 has_parent ? "/" : "", e->name, is_input ? " " : "", is_input ? e->unit : "");
+		snprintf(name, sizeof(name), "%s%s%s%s%s",
+			 has_parent ? stats_copy_entry(c, above, e->parent)->name : "", has_parent ? "/" : "", e->name,
+			 is_input ? " " : "", is_input ? e->unit : "");
 	}
 	text_escape(buf, size, name, strlen(name));
 }
@@ -145,43 +149,44 @@ static void percent_show(char *buf, size_t size, uint64_t lost, uint64_t came)
 	snprintf(buf, size, lost == 0 ? "-" : p >= 10 ? "%.0f %%" : p >= 0.01 ? "%.2f %%" : "< 0.01 %%", p);
 }
 
-static void line_show(const struct stats_drops *d, const char *name, const char *unit, const char *came, uint64_t lost,
-		      const char *share, uint64_t lost_10s, const char *share_10s, const char *place, struct text *t)
+/* The last two columns of numbers only when they are known. */
+static void line_show(const struct stats_drops *d, const char *name, const char *unit, const char *came, const char *lost,
+		      const char *share, const char *lost_10s, const char *share_10s, const char *place, struct text *t)
 {
-	char recent[32] = "";
+	text_add(t, "%-37s %-10s%16s%15s%10s", name, unit, came, lost, share);
 	if (d->window_us)
-		snprintf(recent, sizeof(recent), "%llu", (ull)lost_10s);
-	text_add(t, "%-35s %-10s%16s%15llu%10s", name, unit, came, (ull)lost, share);
-	text_add(t, "%13s%10s%s%s\n", recent, d->window_us ? share_10s : "", place[0] ? "  " : "", place);
+		text_add(t, "%13s%10s", lost_10s, share_10s);
+	text_add(t, "%s%s\n", place[0] ? "  " : "", place);
 }
 
 static void heading(const struct stats_drops *d, struct text *t)
 {
-	char recent[32] = "";
-	if (d->window_us)
-		snprintf(recent, sizeof(recent), "in last %llu s", (ull)(d->window_us + 500000) / 1000000);
-	text_add(t, "%-35s %-10s%16s%15s%10s%13s%10s%s\n", "step", "", "in", "lost", "share", recent,
-		 d->window_us ? "share" : "", "  most of it at");
+	char recent[32];
+	snprintf(recent, sizeof(recent), "in last %llu s", (ull)(d->window_us + 500000) / 1000000);
+	line_show(d, "step", "", "in", "lost", "share", recent, "share", "most of it at", t);
 }
 
 static void reasons_show(const struct stats_drops *d, const struct stats_copy *c, const struct stats_step_sum *sum,
 			 bool hints, struct text *t)
 {
-	char place[600], name[80];
+	char place[600], name[80], lost[32], lost_10s[32];
 	for (unsigned i = 0; i < d->n; i++) {
 		const struct stats_drop *row = &d->drop[i];
-		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0 || row->is_hint != hints || row->lost == 0)
+		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0 || row->is_hint != hints ||
+		    row->lost == 0)
 			continue;
 		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
 		snprintf(name, sizeof(name), "  %s%s", row->name, hints ? " (?)" : "");
-		line_show(d, name, row->unit, "", row->lost, "", row->lost_10s, "", place, t);
+		snprintf(lost, sizeof(lost), "%llu", (ull)row->lost);
+		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)row->lost_10s);
+		line_show(d, name, row->unit, "", lost, "", lost_10s, "", place, t);
 	}
 }
 
 static void steps_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
 {
 	struct stats_step_sum steps[STATS_PATH_MAX];
-	char came[32], share[32], share_10s[32], name[64];
+	char came[32], lost[32], lost_10s[32], share[32], share_10s[32], name[64];
 	unsigned n = stats_drops_steps(d, steps);
 	for (unsigned i = 0; i < n; i++) {
 		const struct stats_step_sum *s = &steps[i];
@@ -190,7 +195,9 @@ static void steps_show(const struct stats_drops *d, const struct stats_copy *c, 
 		snprintf(came, sizeof(came), "%llu", (ull)s->came);
 		snprintf(name, sizeof(name), "%s%s", stats_step_word(s->step),
 			 drops_is_of_host(s->step) ? " (since the machine's start)" : "");
-		line_show(d, name, s->unit, came, s->lost, share, s->lost_10s, share_10s, "", t);
+		snprintf(lost, sizeof(lost), "%llu", (ull)s->lost);
+		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)s->lost_10s);
+		line_show(d, name, s->unit, came, lost, share, lost_10s, share_10s, "", t);
 		if (s->step == STATS_STEP_FILTER && d->filter.lost)
 			text_add(t, "  left out %llu packets, as asked\n", (ull)d->filter.lost);
 		reasons_show(d, c, s, false, t);
@@ -259,7 +266,8 @@ static void sockets_show(const struct stats_drops *d, const struct stats_copy *c
 				continue;
 			if (all++ >= PLACES_SHOWN)
 				continue;
-			stats_drops_place(d, c, &(struct stats_drop){.scope = STATS_ENDPOINT}, i + 1, name, sizeof(name));
+			stats_drops_place(d, c, &(struct stats_drop){.scope = STATS_ENDPOINT}, i + 1, name,
+					  sizeof(name));
 			text_add(t, "%s  %s: %llu dropped, %s wait, buffer %s", shown++ ? "" : "\nsockets\n", name,
 				 (ull)s.dropped, text_format_bytes(bytes, sizeof(bytes), s.queue_bytes),
 				 text_format_bytes(got, sizeof(got), s.got_bytes));
@@ -278,14 +286,17 @@ static void host_show(const struct stats_drops *d, const struct stats_copy *c, s
 	if (!d->host.has_udp)
 		return;
 	text_add(t,
-		 "\nhost, as netstat -anus: InDatagrams %llu, NoPorts %llu, InErrors %llu, RcvbufErrors %llu, InCsumErrors %llu; "
+		 "\nhost, as netstat -anus: InDatagrams %llu, NoPorts %llu, InErrors %llu, RcvbufErrors %llu, "
+		 "InCsumErrors %llu; "
 		 "ours of these errors: %llu\n",
 		 (ull)u->in_datagrams, (ull)u->no_ports, (ull)u->in_errors, (ull)u->rcvbuf_errors, (ull)u->csum_errors,
 		 (ull)ours(c));
 	if (u6->in_datagrams + u6->in_errors)
-		text_add(t, "host, IPv6: InDatagrams %llu, NoPorts %llu, InErrors %llu, RcvbufErrors %llu, InCsumErrors %llu\n",
-			 (ull)u6->in_datagrams, (ull)u6->no_ports, (ull)u6->in_errors, (ull)u6->rcvbuf_errors,
-			 (ull)u6->csum_errors);
+		text_add(
+		    t,
+		    "host, IPv6: InDatagrams %llu, NoPorts %llu, InErrors %llu, RcvbufErrors %llu, InCsumErrors %llu\n",
+		    (ull)u6->in_datagrams, (ull)u6->no_ports, (ull)u6->in_errors, (ull)u6->rcvbuf_errors,
+		    (ull)u6->csum_errors);
 }
 
 void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
@@ -294,7 +305,8 @@ void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, s
 	heading(d, t);
 	steps_show(d, c, t);
 	if (!d->window_us)
-		text_add(t, "The last 10 s are not known: no monitor has run so long. --watch or --seconds N measures.\n");
+		text_add(t,
+			 "The last 10 s are not known: no monitor has run so long. --watch or --seconds N measures.\n");
 	sockets_show(d, c, t);
 	host_show(d, c, t);
 	stats_drops_advice(d, c, &advice);
@@ -303,7 +315,8 @@ void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, s
 	text_free(&advice);
 }
 
-/* -- JSON ----------------------------------------------------------------------------------------------------------- */
+/* -- JSON -----------------------------------------------------------------------------------------------------------
+ */
 
 static void string_add(struct text *t, const char *key, const char *s)
 {
@@ -332,7 +345,8 @@ static void reasons_json(const struct stats_drops *d, const struct stats_copy *c
 			continue;
 		text_add(t, "%s{\"name\":", comma);
 		text_add_json(t, row->name, strlen(row->name));
-		text_add(t, ",\"is_hint\":%s,\"lost\":%llu,\"lost_10s\":", row->is_hint ? "true" : "false", (ull)row->lost);
+		text_add(t, ",\"is_hint\":%s,\"lost\":%llu,\"lost_10s\":", row->is_hint ? "true" : "false",
+			 (ull)row->lost);
 		text_add(t, d->window_us ? "%llu" : "null", (ull)row->lost_10s);
 		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
 		string_add(t, "most_at", place);
@@ -349,9 +363,11 @@ static void steps_json(const struct stats_drops *d, const struct stats_copy *c, 
 	text_add(t, "\"steps\":[");
 	for (unsigned i = 0; i < n; i++) {
 		const struct stats_step_sum *s = &steps[i];
-		text_add(t, "%s\n{\"step\":\"%s\",\"unit\":\"%s\",\"since\":\"%s\",\"in\":%llu,\"lost\":%llu,\"percent\":%.4f",
-			 i ? "," : "", stats_step_word(s->step), s->unit, drops_is_of_host(s->step) ? "machine" : "start",
-			 (ull)s->came, (ull)s->lost, drops_percent(s->lost, s->came));
+		text_add(
+		    t,
+		    "%s\n{\"step\":\"%s\",\"unit\":\"%s\",\"since\":\"%s\",\"in\":%llu,\"lost\":%llu,\"percent\":%.4f",
+		    i ? "," : "", stats_step_word(s->step), s->unit, drops_is_of_host(s->step) ? "machine" : "start",
+		    (ull)s->came, (ull)s->lost, drops_percent(s->lost, s->came));
 		recent_json(d, s->came_10s, s->lost_10s, t);
 		if (s->step == STATS_STEP_FILTER)
 			text_add(t, ",\"left_out\":%llu", (ull)d->filter.lost);
@@ -369,8 +385,9 @@ static void sockets_json(const struct stats_drops *d, const struct stats_copy *c
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++) {
 		if (!our_socket(d, c, i, &s))
 			continue;
-		text_add(t, "%s\n{\"inode\":%llu,\"dropped\":%llu,\"queue_bytes\":%llu,\"receive_buffer_bytes\":%llu,"
-			    "\"asked_buffer_bytes\":%llu,\"proc_dropped\":",
+		text_add(t,
+			 "%s\n{\"inode\":%llu,\"dropped\":%llu,\"queue_bytes\":%llu,\"receive_buffer_bytes\":%llu,"
+			 "\"asked_buffer_bytes\":%llu,\"proc_dropped\":",
 			 comma, (ull)s.inode, (ull)s.dropped, (ull)s.queue_bytes, (ull)s.got_bytes, (ull)s.asked_bytes);
 		text_add(t, s.is_in_proc ? "%llu" : "null", (ull)s.proc_dropped);
 		string_add(t, "input", s.input->name);
@@ -401,9 +418,10 @@ static void host_json(const struct stats_drops *d, const struct stats_copy *c, s
 		const struct net_interface *n = &d->host.interfaces[i];
 		text_add(t, "%s\n{\"name\":", i ? "," : "");
 		text_add_json(t, n->name, strlen(n->name));
-		text_add(t,
-			 ",\"rx_packets\":%llu,\"rx_missed\":%llu,\"rx_fifo\":%llu,\"rx_dropped\":%llu,\"rx_errors\":%llu}",
-			 (ull)n->rx_packets, (ull)n->rx_missed, (ull)n->rx_fifo, (ull)n->rx_dropped, (ull)n->rx_errors);
+		text_add(
+		    t,
+		    ",\"rx_packets\":%llu,\"rx_missed\":%llu,\"rx_fifo\":%llu,\"rx_dropped\":%llu,\"rx_errors\":%llu}",
+		    (ull)n->rx_packets, (ull)n->rx_missed, (ull)n->rx_fifo, (ull)n->rx_dropped, (ull)n->rx_errors);
 	}
 	text_add(t, "]");
 }

@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #define SNMP                                                                                                           \
-	"Ip: Forwarding DefaultTTL\nIp: 1 64\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors " \
+	"Ip: Forwarding DefaultTTL\nIp: 1 64\nUdp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors "            \
+	"SndbufErrors "                                                                                                \
 	"InCsumErrors IgnoredMulti MemErrors\nUdp: 11 22 33 44 55 66 77 88 99\nUdpLite: InDatagrams\nUdpLite: 1\n"
 
 START_TEST(udp_totals)
@@ -40,9 +41,18 @@ END_TEST
 
 START_TEST(udp_totals_odd)
 {
-	static const char *const odd[] = {"", "\n\n", "Udp:", "Udp:\nUdp:\n", "Udp: InDatagrams", "Udp: InDatagrams\nTcp: 1\n",
-					  "Udp: InDatagrams\nUdp: -1\n", "Udp: InDatagrams\nUdp: x7\n", "xUdp: InDatagrams\nxUdp: 1\n",
-					  "Udp: NoPorts\nUdp: 7\n", "Udp: InDatagrams NoPorts\nUdp:", "UdpLite: InDatagrams\nUdpLite: 1\n"};
+	static const char *const odd[] = {"",
+					  "\n\n",
+					  "Udp:",
+					  "Udp:\nUdp:\n",
+					  "Udp: InDatagrams",
+					  "Udp: InDatagrams\nTcp: 1\n",
+					  "Udp: InDatagrams\nUdp: -1\n",
+					  "Udp: InDatagrams\nUdp: x7\n",
+					  "xUdp: InDatagrams\nxUdp: 1\n",
+					  "Udp: NoPorts\nUdp: 7\n",
+					  "Udp: InDatagrams NoPorts\nUdp:",
+					  "UdpLite: InDatagrams\nUdpLite: 1\n"};
 	struct net_udp_totals t;
 	for (size_t i = 0; i < ARRAY_LEN(odd); i++)
 		ck_assert_msg(!net_udp_totals_parse(&t, odd[i]), "%s", odd[i]);
@@ -74,24 +84,29 @@ END_TEST
 START_TEST(udp_socket)
 {
 	struct net_udp_socket s;
-	ck_assert(net_udp_socket_parse(&s, " 6082: 0100007F:1FBD 00000000:0000 07 00000001:00001200 00:00000000 00000000     0    "
-					   "    0 4711 2 0000000000000000 5         "));
+	ck_assert(net_udp_socket_parse(
+	    &s, " 6082: 0100007F:1FBD 00000000:0000 07 00000001:00001200 00:00000000 00000000     0    "
+		"    0 4711 2 0000000000000000 5         "));
 	ck_assert_uint_eq(s.inode, 4711);
 	ck_assert_uint_eq(s.port, 8125);
 	ck_assert_uint_eq(s.queue_bytes, 0x1200);
 	ck_assert_uint_eq(s.dropped, 5);
-	ck_assert(net_udp_socket_parse(&s, "6082: 00000000000000000000000000000000:1FBD 00000000000000000000000000000000:0000 07 "
-					   "00000000:0000000A 00:00000000 00000000 65534 0 4294967296 2 ffff888000000000 4294967295"));
+	ck_assert(net_udp_socket_parse(
+	    &s, "6082: 00000000000000000000000000000000:1FBD 00000000000000000000000000000000:0000 07 "
+		"00000000:0000000A 00:00000000 00000000 65534 0 4294967296 2 ffff888000000000 4294967295"));
 	ck_assert_uint_eq(s.inode, UINT64_C(1) << 32);
 	ck_assert_uint_eq(s.queue_bytes, 10);
 	ck_assert_uint_eq(s.dropped, UINT32_MAX);
 	ck_assert(!net_udp_socket_parse(&s, ""));
-	ck_assert(!net_udp_socket_parse(&s, "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt"));
-	ck_assert(!net_udp_socket_parse(&s, "6082: 0100007F:1FBD 00000000:0000 07 00000001:00001200 00:0 0 0 0 4711 2 0"));
+	ck_assert(
+	    !net_udp_socket_parse(&s, "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt"));
+	ck_assert(
+	    !net_udp_socket_parse(&s, "6082: 0100007F:1FBD 00000000:0000 07 00000001:00001200 00:0 0 0 0 4711 2 0"));
 }
 END_TEST
 
-/* -- rtnetlink ------------------------------------------------------------------------------------------------------- */
+/* -- rtnetlink -------------------------------------------------------------------------------------------------------
+ */
 
 static _Alignas(struct nlmsghdr) char answer[4096];
 static size_t answer_len;
@@ -207,7 +222,8 @@ START_TEST(interfaces_odd)
 }
 END_TEST
 
-/* -- the reader ------------------------------------------------------------------------------------------------------ */
+/* -- the reader ------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t inode_of(int fd)
 {
@@ -264,12 +280,14 @@ START_TEST(reader_of_nobody)
 }
 END_TEST
 
-/* -- a process ------------------------------------------------------------------------------------------------------- */
+/* -- a process -------------------------------------------------------------------------------------------------------
+ */
 
 START_TEST(usage)
 {
 	struct proc_usage u, later;
-	ck_assert_int_eq(proc_usage_parse("7 (a) R) b) T 1 2 3 4 -1 6 7 8 9 10 150 50 0 0 20 0 1 0 4242 1000000 3 184", &u), 0);
+	ck_assert_int_eq(
+	    proc_usage_parse("7 (a) R) b) T 1 2 3 4 -1 6 7 8 9 10 150 50 0 0 20 0 1 0 4242 1000000 3 184", &u), 0);
 	ck_assert(u.is_stopped);
 	ck_assert_uint_eq(u.cpu_us, 200 * 1000000 / (uint64_t)sysconf(_SC_CLK_TCK));
 	ck_assert_uint_eq(u.memory_bytes, 3 * (uint64_t)sysconf(_SC_PAGESIZE));
