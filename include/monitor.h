@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * monitor: one process beside the workers. It reads all counter pages once a second, keeps ten minutes of the main rates,
- * samples the host, and answers HTTP: /metrics, /healthz, /readyz, /api/status and the page. It writes the monitor's page
- * only, reads no traffic, and may die at any time: the master starts the next one, and nothing is lost but its history.
+ * monitor: one process beside the workers. It reads all counter pages once a second, keeps ten minutes of the main
+ * rates, samples the host, and answers HTTP: /metrics, /healthz, /readyz, /api/status and the page. It writes the
+ * monitor's page only, reads no traffic, and may die at any time: the master starts the next one, and nothing is lost
+ * but its history.
  */
 #ifndef MONITOR_H
 #define MONITOR_H
@@ -30,8 +31,8 @@ struct monitor_message {
 struct monitor_setup {
 	const struct conf *cf;
 	struct stats *stats;
-	int link;	     /* our end */
-	int http_fd;	     /* listens; -1: no HTTP */
+	int link;            /* our end */
+	int http_fd;         /* listens; -1: no HTTP */
 	const char *http_at; /* the address that it really has, "127.0.0.1:8126"; "" */
 	uint16_t http_port;
 	int64_t master_pid;

@@ -360,6 +360,28 @@ struct stats_program {
 /* The state of all, sums over the workers: {"version":…,"workers":[…],"inputs":[…],"outputs":[…],"backends":[…]}. */
 void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t);
 
+/* Prometheus' text format 0.0.4. Blocks of the workers are summed over them, but WORKER's; see prometheus.c. On a failed
+ * allocation t->failed. */
+void stats_prometheus(const struct stats_copy *c, const struct stats_program *program, struct text *t);
+
+/* The few numbers that say how it does. */
+struct stats_totals {
+	uint64_t datagrams; /* and packets, read */
+	uint64_t lines, bytes;
+	uint64_t delivered; /* records */
+	uint64_t delivered_bytes;
+	uint64_t lost;	  /* every counter of kind LOSS, at most: what a killed worker had may stand in two of them */
+	uint64_t waiting; /* records queued, in flight or held now */
+};
+/* Of one worker; of the kernel (sockets and rings: lost only); of the first n backends, each summed over the workers
+ * (delivered, lost, waiting). */
+void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_totals *totals);
+void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals);
+void stats_totals_backends(const struct stats_copy *c, struct stats_totals *totals, unsigned n);
+void stats_totals_add(struct stats_totals *to, const struct stats_totals *more);
+/* Changes whenever the slot's page was published: what was computed from it may be kept until then. */
+uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
+
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */

@@ -5,7 +5,9 @@
  */
 #include "master.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -32,7 +34,8 @@ static void hear(struct keeper *k, const struct monitor_message *msg)
 	/* its page's scopes only, and within them: it may be under somebody else's command by now */
 	if (msg->type == MONITOR_NAME && stats_scope_is_monitors(msg->scope) &&
 	    msg->index < stats_entries_max(k->m->stats, msg->scope))
-		stats_name(k->m->stats, msg->scope, msg->index, msg->name[0] ? msg->name : NULL, msg->parent, 0, msg->unit);
+		stats_name(k->m->stats, msg->scope, msg->index, msg->name[0] ? msg->name : NULL, msg->parent, 0,
+			   msg->unit);
 }
 
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
@@ -163,16 +166,48 @@ static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 	keeper_look(((struct keeper *)timer->data)->m);
 }
 
+/* Nobody asked for the default, and a second millrace tried by hand is no fault: then without. */
+static int listen_http(struct keeper *k, struct err *err)
+{
+	struct net_address a;
+	socklen_t len = sizeof a.sa;
+	char *host = NULL;
+	uint16_t port;
+	bool may_lack;
+	int r = conf_http_address(k->m->cf, &host, &port, &may_lack);
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0)
+		r = net_address_listen(&a, "http", host, port, err);
+	else
+		err_set(err, r, "Cannot listen for HTTP: no memory.");
+	free(host);
+	if (r == 0)
+		r = k->http_fd = net_tcp_listen(&a, err);
+	if (r < 0) {
+		k->http_fd = -1;
+		if (!may_lack)
+			return r;
+		log_warn("%s Going on without HTTP: give http: HOST:PORT, or http: off.", err->text);
+		return 0;
+	}
+	getsockname(k->http_fd, (struct sockaddr *)&a.sa, &len);
+	net_address_format(&a.sa, k->http_at, sizeof k->http_at);
+	k->http_port = ntohs(a.sa.ss_family == AF_INET ? ((struct sockaddr_in *)&a.sa)->sin_port
+						       : ((struct sockaddr_in6 *)&a.sa)->sin6_port);
+	log_info("monitor: http://%s/", k->http_at);
+	return 0;
+}
+
 int keeper_open(struct master *m, struct err *err)
 {
 	struct keeper *k = &m->keeper;
-	(void)err;
 	k->m = m;
 	k->link = k->http_fd = -1;
 	life_init(&k->life, clock_us());
 	ev_timer_init(&k->timer, look_again, 0, 0);
 	k->timer.data = k;
-	return 0;
+	return listen_http(k, err);
 }
 
 void keeper_close(struct master *m)

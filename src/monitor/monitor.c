@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The life of the monitor: closes what is not its own, says READY, samples each second, serves HTTP, and leaves when its
- * link ends. Starts nothing, drains nothing, and waits for nobody.
+ * The life of the monitor: closes what is not its own, says READY, samples each second, serves HTTP, and leaves when
+ * its link ends. Starts nothing, drains nothing, and waits for nobody.
  */
+#include "http.h"
 #include "monitor.h"
 
 #include <errno.h>
@@ -67,9 +68,10 @@ static int open_all(struct monitor *m, struct err *err)
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
 	m->copy = stats_copy_new(m->stats);
+	m->slots = calloc(stats_slots(m->stats), sizeof *m->slots);
 	m->host = net_host_open(0);
 	m->drops = stats_drops_new(m->stats);
-	if (!m->copy || !m->host || !m->drops)
+	if (!m->copy || !m->slots || !m->host || !m->drops)
 		return err_set(err, -ENOMEM, "No memory to read the counter pages.");
 	m->counters->pid = (uint64_t)getpid();
 	m->counters->started_us = clock_real_us();
@@ -80,13 +82,16 @@ static int open_all(struct monitor *m, struct err *err)
 	m->link.data = m->second.data = m;
 	ev_io_start(m->loop, &m->link);
 	ev_timer_start(m->loop, &m->second);
-	return 0;
+	if (setup->http_fd != -1)
+		m->http = http_open(m, setup->http_fd, err);
+	return setup->http_fd == -1 || m->http ? 0 : -EIO;
 }
 
 void monitor_run(const struct monitor_setup *setup)
 {
 	const int keep[] = {setup->link, setup->http_fd};
-	struct monitor m = {.setup = setup, .stats = setup->stats, .page = stats_monitor_page(setup->stats)};
+	static struct monitor m;
+	m = (struct monitor){.setup = setup, .stats = setup->stats, .page = stats_monitor_page(setup->stats)};
 	struct err err = {""};
 	log_open("monitor", setup->cf->syslog, log_get_level()); /* which `millracectl log` may have changed */
 	proc_set_title("millrace/mon");

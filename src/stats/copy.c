@@ -183,7 +183,7 @@ const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stat
 	return &c->entries[scope][index];
 }
 
-static const uint64_t *block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
+const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
 {
 	const struct stats_head *head = &c->st->head;
 	const struct stats_scope_layout *l = &head->scopes[scope];
@@ -195,6 +195,11 @@ static const uint64_t *block(const struct stats_copy *c, int slot, enum stats_sc
 	return (const uint64_t *)(c->pages[page].half + l->half_offset + (size_t)index * l->block_bytes);
 }
 
+uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot)
+{
+	return c->pages[slot].sequence;
+}
+
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field)
 {
 	const struct stats_head *head = &c->st->head;
@@ -203,7 +208,7 @@ uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scop
 	bool sum = slot == STATS_ALL && head->scopes[scope].owner == STATS_OWNER_SLOT;
 	uint64_t total = 0;
 	for (int s = sum ? 0 : slot; s < (sum ? (int)head->slots : slot + 1); s++) {
-		const uint64_t *b = block(c, s, scope, index);
+		const uint64_t *b = stats_copy_block(c, s, scope, index);
 		total += b ? b[field] : 0;
 	}
 	return total;
@@ -227,5 +232,5 @@ const void *stats_block(const struct stats_copy *c, int slot, enum stats_scope s
 			return NULL;
 	if (mine + n < stats_table + stats_table_rows() && mine[n].scope == scope)
 		return NULL;
-	return block(c, slot, scope, index);
+	return stats_copy_block(c, slot, scope, index);
 }

@@ -45,8 +45,8 @@ uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend)
 
 /* -- rows -------------------------------------------------------------------------------------------------------- */
 
-static const struct stats_entry *parent_of(const struct stats_copy *c, enum stats_scope scope,
-					   const struct stats_entry *e)
+const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
+					     const struct stats_entry *e)
 {
 	bool is_below_output = stats_scope_is_below_output(scope);
 	enum stats_scope above = is_below_output ? STATS_OUTPUT : STATS_INPUT;
@@ -68,7 +68,7 @@ static void scope_rows(const struct stats_copy *c, int worker, enum stats_scope 
 		if (!stats_block_exists(c, worker, scope, i))
 			continue;
 		struct stats_row row = {.worker = worker, .entry = stats_copy_entry(c, scope, i)};
-		row.parent = parent_of(c, scope, row.entry);
+		row.parent = stats_entry_parent(c, scope, row.entry);
 		for (unsigned k = 0; k < n_fields; k++) {
 			row.field = &f[k];
 			row.value = stats_value(c, worker, scope, i, f[k].index);
@@ -198,7 +198,7 @@ static void input_json(const struct stats_copy *c, unsigned index, const struct 
 
 static void backend_json(const struct stats_copy *c, unsigned index, const struct stats_entry *e, struct text *t)
 {
-	const struct stats_entry *output = parent_of(c, STATS_BACKEND, e);
+	const struct stats_entry *output = stats_entry_parent(c, STATS_BACKEND, e);
 	unsigned ups = stats_backend_ups(c, index), ready = 0;
 	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
 		ready += stats_slot_is_ready(c, slot);
@@ -241,7 +241,7 @@ static void brokers_json(const struct stats_copy *c, struct text *t)
 			if (!stats_block_exists(c, slot, STATS_BROKER, i))
 				continue;
 			const struct stats_entry *output =
-				parent_of(c, STATS_BROKER, stats_copy_entry(c, STATS_BROKER, i));
+				stats_entry_parent(c, STATS_BROKER, stats_copy_entry(c, STATS_BROKER, i));
 			text_add(t, "%s\n{\"worker\":%d", comma, slot);
 			add_string(t, "output", output ? output->name : "");
 			add_number(t, "node", stats_named(c, slot, STATS_BROKER, i, "node"));

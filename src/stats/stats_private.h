@@ -141,6 +141,14 @@ static inline uint32_t stats_listed_max(const struct stats_head *head, enum stat
 	return scope == STATS_WORKER ? head->slots : head->scopes[scope].max_entries;
 }
 
+/* Of what is below an output that output, of an ENDPOINT or DEVICE its input, else NULL. */
+const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
+					     const struct stats_entry *e);
+enum { STATS_BROKER_STATE_UP = 2 };
+
+/* The counters of one block; NULL: out of range. */
+const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+
 /* Prepares one page of a mapping for its writer. 0 or -ENOMEM. */
 int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, enum stats_owner owner);
 void stats_page_fini(struct stats_page *p);
