@@ -387,6 +387,9 @@ const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hi
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
 const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
+/* What an ENDPOINT is: a socket for datagrams, a ring of the kernel, a receive queue of DPDK; else streams or files. */
+enum stats_endpoint_kind { STATS_ENDPOINT_OTHER, STATS_ENDPOINT_SOCKET, STATS_ENDPOINT_RING, STATS_ENDPOINT_QUEUE };
+enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigned index);
 /* Scopes below an output: BACKEND, KAFKA and BROKER. */
 bool stats_scope_is_below_output(enum stats_scope scope);
 /* Whether the block is one to show. Of KAFKA and BROKER only some exist: those of kafka outputs, and the brokers that

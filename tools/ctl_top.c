@@ -208,8 +208,8 @@ static void taps_add(struct top *top)
 	const struct stats_copy *a = top->a->copy, *b = top->b->copy;
 	char name[600], of[700];
 	for (unsigned i = 0; i < stats_copy_entries(b, STATS_ENDPOINT); i++) {
-		bool is_kernels = stats_named(b, STATS_ALL, STATS_ENDPOINT, i, "handles") > 0;
-		if (!is_kernels && stats_named(b, STATS_ALL, STATS_ENDPOINT, i, "free_mbufs") == 0)
+		enum stats_endpoint_kind kind = stats_endpoint_kind(b, i);
+		if (kind != STATS_ENDPOINT_RING && kind != STATS_ENDPOINT_QUEUE)
 			continue;
 		ctl_entry_name(b, STATS_ENDPOINT, i, name, sizeof(name));
 		snprintf(of, sizeof(of), "%s %s", name, stats_copy_entry(b, STATS_ENDPOINT, i)->unit);

@@ -131,13 +131,6 @@ static uint64_t endpoint(const struct stats_copy *c, unsigned block, const char 
 	return stats_named(c, STATS_ALL, STATS_ENDPOINT, block, name);
 }
 
-static bool is_datagrams(const struct stats_copy *c, unsigned block)
-{
-	unsigned input = stats_copy_entry(c, STATS_ENDPOINT, block)->parent;
-	const char *type = input < stats_copy_entries(c, STATS_INPUT) ? stats_copy_entry(c, STATS_INPUT, input)->unit : "";
-	return strcmp(type, "udp") == 0 || strcmp(type, "unixgram") == 0;
-}
-
 /* What came to the sockets, cards, filters and rings: the kernel's and DPDK's counts meet the ledger there. */
 static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 {
@@ -147,14 +140,15 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 		uint64_t packets = endpoint(s->c, i, "interface_packets"), passed = endpoint(s->c, i, "passed_packets");
 		uint64_t lost = endpoint(s->c, i, "dropped_missed_packets") + endpoint(s->c, i, "dropped_fifo_packets");
 		/* DPDK's number contains what the card missed, the kernel's does not (linux/if_link.h) */
-		bool is_kernels = endpoint(s->c, i, "handles") > 0, is_ports = endpoint(s->c, i, "free_mbufs") > 0;
+		enum stats_endpoint_kind kind = stats_endpoint_kind(s->c, i);
+		bool is_kernels = kind == STATS_ENDPOINT_RING;
 		lost = is_kernels ? lost : 0;
 		cards += packets + lost + endpoint(s->c, i, "dropped_error_packets");
 		behind += packets;
 		rings += is_kernels ? passed : packets;
 		sockets += endpoint(s->c, i, "dropped_datagrams");
-		d->has_capture |= is_kernels || is_ports;
-		d->has_sockets |= is_datagrams(s->c, i);
+		d->has_capture |= is_kernels || kind == STATS_ENDPOINT_QUEUE;
+		d->has_sockets |= kind == STATS_ENDPOINT_SOCKET;
 	}
 	for (unsigned i = 0; i < d->n; i++) {
 		enum stats_step step = d->drop[i].step;

@@ -32,6 +32,19 @@ unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend)
 	return ups;
 }
 
+enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigned index)
+{
+	unsigned input = stats_copy_entry(c, STATS_ENDPOINT, index)->parent;
+	const char *type = input < stats_copy_entries(c, STATS_INPUT) ? stats_copy_entry(c, STATS_INPUT, input)->unit : "";
+	if (strcmp(type, "udp") == 0 || strcmp(type, "unixgram") == 0)
+		return STATS_ENDPOINT_SOCKET;
+	if (strcmp(type, "capture") != 0)
+		return STATS_ENDPOINT_OTHER;
+	/* a DPDK queue has its memory elsewhere */
+	bool has_ring = stats_named(c, STATS_ALL, STATS_ENDPOINT, index, "receive_buffer_bytes") > 0;
+	return has_ring ? STATS_ENDPOINT_RING : STATS_ENDPOINT_QUEUE;
+}
+
 uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend)
 {
 	uint64_t first_us = 0;

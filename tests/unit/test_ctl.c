@@ -84,7 +84,7 @@ static void pages_fill(void)
 						      .at_risk_records = 3};
 	*stats_backend(p, 1) = (struct stats_backend){.offered_records = 96, .queued_records = 96};
 	*stats_slot(m, 0) =
-		(struct stats_slot){.pid = 77, .state = 2, .ready_us = clock_real_us() - 90000000, .starts = 1};
+	    (struct stats_slot){.pid = 77, .state = 2, .ready_us = clock_real_us() - 90000000, .starts = 1};
 	stats_master(m)->started_us = clock_real_us() - 120000000;
 	stats_endpoint(m, 0)->dropped_datagrams = 10;
 	for (unsigned i = 0; i < 2; i++) {
@@ -123,7 +123,8 @@ static void assert_row(const char *words)
 	for (char *rest = all, *word; (word = strsep(&rest, " "));) {
 		size_t len = strlen(pattern);
 		bool is_hint = strcmp(word, "(?)") == 0;
-		snprintf(pattern + len, sizeof(pattern) - len, "%s%s", len ? " +" : "^ *", is_hint ? "\\(\\?\\)" : word);
+		snprintf(pattern + len, sizeof(pattern) - len, "%s%s", len ? " +" : "^ *",
+			 is_hint ? "\\(\\?\\)" : word);
 	}
 	ck_assert_int_eq(regcomp(&re, pattern, REG_EXTENDED | REG_NEWLINE | REG_NOSUB), 0);
 	ck_assert_msg(regexec(&re, out, 0, NULL, 0) == 0, "no line \"%s\" in:\n%s", words, out);
@@ -194,10 +195,12 @@ START_TEST(test_drops)
 	assert_row("dropped_queue_full_records lines 450 shards/10.0.0.1:8125");
 	assert_row("at_risk_records (?) lines 3 shards/10.0.0.1:8125");
 	assert_contains("The last 10 s are not known");
-	assert_contains("\nThe worst: queue lost 45.18 % since the start: backend shards/10.0.0.1:8125 is connected and too slow");
+	assert_contains(
+	    "\nThe worst: queue lost 45.18 % since the start: backend shards/10.0.0.1:8125 is connected and too slow");
 	ck_assert_int_eq(run("", "drops --json"), 0);
 	assert_contains("{\"window_us\":null,");
-	assert_contains("{\"step\":\"socket\",\"unit\":\"datagrams\",\"since\":\"start\",\"in\":100,\"lost\":10,\"percent\":10.0000,"
+	assert_contains("{\"step\":\"socket\",\"unit\":\"datagrams\",\"since\":\"start\",\"in\":100,\"lost\":10,"
+			"\"percent\":10.0000,"
 			"\"in_10s\":null");
 	ck_assert_int_eq(run("", "drops --json --seconds 1"), 0);
 	assert_contains("\"in_10s\":0,\"lost_10s\":0,\"percent_10s\":0.0000");
@@ -329,7 +332,7 @@ START_TEST(test_fdpass)
 	char control[CMSG_SPACE(sizeof(more))] __attribute__((aligned(8))) = {0};
 	struct iovec iov = {"x", 1};
 	struct msghdr mh = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	    .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&mh);
 	*cm = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(more)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(cm), more, sizeof(more));

@@ -58,7 +58,7 @@ static void capture_make(void)
 		snprintf(unit, sizeof(unit), "slot %u", i);
 		stats_name(st, STATS_ENDPOINT, i, "eth1", 0, 0, unit);
 		*stats_endpoint(stats_master_page(st), i) =
-		    (struct stats_endpoint){.handles = 1, .receive_buffer_bytes = 16 * MIB, .is_up = 1};
+		    (struct stats_endpoint){.receive_buffer_bytes = 16 * MIB, .is_up = 1};
 	}
 }
 
@@ -220,13 +220,13 @@ START_TEST(packets)
 {
 	capture_make();
 	kafka_make();
-	*endpoint_of(0) = (struct stats_endpoint){.handles = 1,
+	*endpoint_of(0) = (struct stats_endpoint){.receive_buffer_bytes = 1,
 						  .interface_packets = 1000,
 						  .dropped_missed_packets = 20,
 						  .passed_packets = 300,
 						  .dropped_interface_packets = 9,
 						  .dropped_ring_packets = 6};
-	*endpoint_of(1) = (struct stats_endpoint){.handles = 1, .passed_packets = 200, .dropped_ring_packets = 4};
+	*endpoint_of(1) = (struct stats_endpoint){.receive_buffer_bytes = 1, .passed_packets = 200, .dropped_ring_packets = 4};
 	input(0)->received_packets = 490;
 	backend(0, 0)->offered_records = 490;
 	backend(0, 0)->failed_records = 5;
