@@ -277,7 +277,7 @@ static void head_show(const struct top *top, struct text *t)
 {
 	char shown[160];
 	unsigned long long packets = input_rate(top, STATS_ALL, "received_packets");
-	text_add(t, "millrace %s, pid %lld: ",
+	text_add(t, "%smillrace %s, pid %lld: ", top->is_paused ? "PAUSED (p goes on)  " : "",
 		 text_escape(shown, sizeof(shown), top->ctl->version, strlen(top->ctl->version)),
 		 (long long)top->ctl->pid);
 	text_add(t, "%llu datagrams/s, %llu lines/s",
@@ -289,9 +289,7 @@ static void head_show(const struct top *top, struct text *t)
 		 (unsigned long long)rate(top, scope_lost(top->a->copy, STATS_ALL, STATS_ENDPOINT),
 					  scope_lost(top->b->copy, STATS_ALL, STATS_ENDPOINT)),
 		 packets ? "datagrams and packets" : "datagrams");
-	if (top->screen)
-		text_add(t, "%s", top->is_paused ? "   PAUSED, p goes on" : "   p pause, q quit");
-	text_add(t, "\n");
+	text_add(t, "%s\n", top->screen && !top->is_paused ? "   p pause, q quit" : "");
 }
 
 static unsigned lines_of(const struct text *t)
