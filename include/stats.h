@@ -17,6 +17,7 @@
 #define STATS_H
 
 #include <base.h>
+#include <net.h>
 
 enum stats_scope {
 	STATS_WORKER,
@@ -30,6 +31,10 @@ enum stats_scope {
 	STATS_ENDPOINT,
 	STATS_DEVICE, /* counters that a network card has itself, by its names: one a block */
 	STATS_MONITOR, /* from here on: in the monitor's page */
+	STATS_HOST,
+	STATS_INTERFACE,
+	STATS_PROCESS, /* of the slot's tenant, by slot */
+	STATS_PATH,    /* a loss on the path from the wire to the backends: see stats_drops_new */
 	STATS_SCOPES,
 };
 
@@ -59,6 +64,8 @@ enum {
 	STATS_BROKERS_MAX = 16,	     /* of one output; further ones are not listed */
 	STATS_ENDPOINTS_MAX = 16384, /* sockets of all inputs and slots */
 	STATS_DEVICES_MAX = 512,     /* further ones are not listed */
+	STATS_INTERFACES_MAX = 64,
+	STATS_PATH_MAX = 128, /* losses of all kinds that there are */
 };
 
 /* The counters of one block, in the order of include/tbl/counter.def. */
@@ -73,6 +80,10 @@ enum {
 #define STATS_FIELD_ENDPOINT(name)
 #define STATS_FIELD_DEVICE(name)
 #define STATS_FIELD_MONITOR(name)
+#define STATS_FIELD_HOST(name)
+#define STATS_FIELD_INTERFACE(name)
+#define STATS_FIELD_PROCESS(name)
+#define STATS_FIELD_PATH(name)
 
 #define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
 #undef STATS_FIELD_WORKER
@@ -173,6 +184,42 @@ struct stats_monitor {
 #undef STATS_FIELD_MONITOR
 #define STATS_FIELD_MONITOR(name)
 
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_HOST
+#define STATS_FIELD_HOST(name) uint64_t name;
+struct stats_host {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_HOST
+#define STATS_FIELD_HOST(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_INTERFACE
+#define STATS_FIELD_INTERFACE(name) uint64_t name;
+struct stats_interface {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_INTERFACE
+#define STATS_FIELD_INTERFACE(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_PROCESS
+#define STATS_FIELD_PROCESS(name) uint64_t name;
+struct stats_process {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_PROCESS
+#define STATS_FIELD_PROCESS(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_PATH
+#define STATS_FIELD_PATH(name) uint64_t name;
+struct stats_path {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_PATH
+#define STATS_FIELD_PATH(name)
+
 struct stats;	   /* the mapping */
 struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
 
@@ -190,8 +237,8 @@ int stats_reader_fd(const struct stats *st, struct err *err);
  * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
  * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
  * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
- * of the directory again (its counters stay). WORKER, SLOT, MASTER and MONITOR are named by
- * stats_new. */
+ * of the directory again (its counters stay). WORKER, SLOT, MASTER, MONITOR, HOST, PROCESS and
+ * PATH are named by stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 
@@ -216,6 +263,10 @@ struct stats_slot *stats_slot(struct stats_page *p, unsigned slot);
 struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index);
 struct stats_device *stats_device(struct stats_page *p, unsigned index);
 struct stats_monitor *stats_monitor(struct stats_page *p);
+struct stats_host *stats_host(struct stats_page *p);
+struct stats_interface *stats_interface(struct stats_page *p, unsigned index);
+struct stats_process *stats_process(struct stats_page *p, unsigned slot);
+struct stats_path *stats_path(struct stats_page *p, unsigned index);
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
 
 /* Makes all touched blocks visible at once. */
@@ -336,6 +387,9 @@ const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hi
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
 const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
+/* What an ENDPOINT is: a socket for datagrams, a ring of the kernel, a receive queue of DPDK; else streams or files. */
+enum stats_endpoint_kind { STATS_ENDPOINT_OTHER, STATS_ENDPOINT_SOCKET, STATS_ENDPOINT_RING, STATS_ENDPOINT_QUEUE };
+enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigned index);
 /* Scopes below an output: BACKEND, KAFKA and BROKER. */
 bool stats_scope_is_below_output(enum stats_scope scope);
 /* Whether the block is one to show. Of KAFKA and BROKER only some exist: those of kafka outputs, and the brokers that
@@ -343,5 +397,86 @@ bool stats_scope_is_below_output(enum stats_scope scope);
 bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
 /* Ready workers that have the backend up. */
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
+/* Since when the first of the ready workers that miss the backend misses it, microseconds since 1970; 0: all have it. */
+uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend);
+
+/* -- the path from the wire to the backends, and what was lost at each step of it ----------------------------------- */
+
+/* In the order that a datagram or packet takes. */
+enum stats_step {
+	STATS_STEP_INTERFACE, /* the host's network cards, as the kernel counts, since the machine started */
+	STATS_STEP_CARD,      /* the cards that we capture from, since millrace started; so are all below */
+	STATS_STEP_FILTER,
+	STATS_STEP_RING, /* of a capture, or DPDK's receive queue */
+	STATS_STEP_HOST, /* UDP of all programs, since the machine started */
+	STATS_STEP_SOCKET,
+	STATS_STEP_INVALID,
+	STATS_STEP_WORKER,
+	STATS_STEP_QUEUE,
+	STATS_STEP_BACKEND,
+	STATS_STEP_KAFKA_QUEUE,
+	STATS_STEP_DELIVERY, /* of Kafka */
+	STATS_STEPS,
+};
+const char *stats_step_word(enum stats_step step); /* "interface" … */
+
+/* One kind of loss, of all places together. A place is a block of `scope`, counted from 1; 0: none. */
+struct stats_drop {
+	enum stats_step step;
+	enum stats_scope scope;
+	bool is_hint;  /* perhaps lost, or lost and counted elsewhere too: not in the sums */
+	bool is_kafka; /* of BACKEND and OUTPUT: the blocks of kafka outputs, else of the others */
+	const char *name, *unit, *help; /* of the counter */
+	uint64_t came, lost;
+	uint64_t came_10s, lost_10s;
+	unsigned place, place_10s; /* that lost the most */
+};
+
+/* What is known beside the pages, at the moment of a copy. */
+struct stats_seen {
+	const struct net_host *host;	/* NULL: nothing. Borrowed until the next sample or free, for its sockets */
+	const struct proc_usage *usage; /* [slots]; of a slot without process zeros; NULL: nothing */
+	uint64_t now_us, now_real_us;
+};
+
+/* The last ten seconds of the path, from samples that are a second or more apart. The monitor keeps one for all;
+ * millracectl has one for --watch. stats_drops_add allocates nothing. NULL: no memory. */
+struct stats_drops;
+struct stats_drops *stats_drops_new(const struct stats *st);
+void stats_drops_free(struct stats_drops *d);
+void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const struct stats_seen *seen);
+/* Monitor: HOST, PROCESS and PATH of its page, to be published by the caller. INTERFACE it writes itself: it names them. */
+void stats_drops_write(const struct stats_drops *d, struct stats_page *monitor_page);
+/* For one who has just one sample: the last ten seconds, CPU included, are what the monitor's page says. False: it is
+ * older than five seconds, or there is none. */
+bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c);
+/* What the "last 10 s" really span; 0: they are not known. */
+uint64_t stats_drops_window_us(const struct stats_drops *d);
+/* All kinds of loss that this millrace knows, in the order of the path. */
+unsigned stats_drops_all(const struct stats_drops *d, const struct stats_drop **first);
+
+/* Sums of a step, in one unit. */
+struct stats_step_sum {
+	enum stats_step step;
+	const char *unit;
+	uint64_t came, lost, came_10s, lost_10s;
+};
+/* At most STATS_PATH_MAX; returns how many. Steps that this configuration does not have are left out. */
+unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to[STATS_PATH_MAX]);
+
+/* The step to look at: of the last ten seconds when something was lost in them, else since the start. False: nothing was
+ * lost. *row: the kind that lost most there; *is_10s: by which of the two. */
+bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
+		       bool *is_10s);
+/* One sentence for the worst step: what to do, from numbers that are known. Adds nothing when nothing was lost. Of the
+ * same copy as the last sample. */
+void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
+
+/* "10.0.0.1:8125 slot 0", "shards/10.0.0.7:8125", "eth0": a place for people; "" for 0. */
+void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+		       unsigned place, char *buf, size_t size);
+/* All of it, for people and for programs (an object, a step a line; docs in millracectl(1)). */
+void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
+void stats_drops_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
 
 #endif

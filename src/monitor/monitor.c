@@ -71,7 +71,9 @@ static int open_all(struct monitor *m, struct err *err)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
 	m->copy = stats_copy_new(m->stats);
 	m->slots = calloc(stats_slots(m->stats), sizeof *m->slots);
-	if (!m->copy || !m->slots)
+	m->host = net_host_open(0);
+	m->drops = stats_drops_new(m->stats);
+	if (!m->copy || !m->slots || !m->host || !m->drops)
 		return err_set(err, -ENOMEM, "No memory to read the counter pages.");
 	m->counters->pid = (uint64_t)getpid();
 	m->counters->started_us = clock_real_us();

@@ -29,6 +29,10 @@ struct monitor {
 	struct stats_copy *copy; /* as of the last sample; taken again for each answer that is made */
 	struct stats_page *page; /* ours */
 	struct stats_monitor *counters;
+	struct net_host_reader *host;
+	struct stats_drops *drops;
+	struct proc_usage usage[STATS_SLOTS_MAX];
+	char interfaces[STATS_INTERFACES_MAX][16]; /* as the master named them for us */
 	struct stats_totals totals; /* of the last sample */
 	struct slot_totals *slots;
 	struct history history;

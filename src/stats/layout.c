@@ -26,6 +26,10 @@ static void scopes_make(struct stats_head *head)
 		[STATS_ENDPOINT] = {STATS_ENDPOINTS_MAX, sizeof(struct stats_endpoint)},
 		[STATS_DEVICE] = {STATS_DEVICES_MAX, sizeof(struct stats_device)},
 		[STATS_MONITOR] = {1, sizeof(struct stats_monitor)},
+		[STATS_HOST] = {1, sizeof(struct stats_host)},
+		[STATS_INTERFACE] = {STATS_INTERFACES_MAX, sizeof(struct stats_interface)},
+		[STATS_PROCESS] = {STATS_SLOTS_MAX, sizeof(struct stats_process)},
+		[STATS_PATH] = {STATS_PATH_MAX, sizeof(struct stats_path)},
 	};
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		struct stats_scope_layout *l = &head->scopes[s];

@@ -97,6 +97,26 @@ struct stats_monitor *stats_monitor(struct stats_page *p)
 	return draft_block(p, STATS_MONITOR, 0);
 }
 
+struct stats_host *stats_host(struct stats_page *p)
+{
+	return draft_block(p, STATS_HOST, 0);
+}
+
+struct stats_interface *stats_interface(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_INTERFACE, index);
+}
+
+struct stats_process *stats_process(struct stats_page *p, unsigned slot)
+{
+	return draft_block(p, STATS_PROCESS, slot);
+}
+
+struct stats_path *stats_path(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_PATH, index);
+}
+
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	const struct stats_scope_layout *l = block_use(p, scope, index);

@@ -72,9 +72,12 @@ struct stats *stats_new(unsigned slots, struct err *err)
 		snprintf(name, sizeof(name), "%u", i);
 		stats_name(st, STATS_WORKER, i, name, 0, 0, "");
 		stats_name(st, STATS_SLOT, i, name, 0, 0, "");
+		stats_name(st, STATS_PROCESS, i, name, 0, 0, "");
 	}
 	stats_name(st, STATS_MASTER, 0, "master", 0, 0, "");
 	stats_name(st, STATS_MONITOR, 0, "monitor", 0, 0, "");
+	stats_name(st, STATS_HOST, 0, "host", 0, 0, "");
+	stats_drops_name(st);
 	return st;
 }
 

@@ -42,7 +42,7 @@ static void add_labels(const struct stats_copy *c, enum stats_scope scope, unsig
 		add_label(t, separator, stats_scope_is_below_output(scope) ? "output" : "input", parent->name);
 		separator = ",";
 	}
-	if (scope == STATS_WORKER || scope == STATS_SLOT) {
+	if (scope == STATS_WORKER || scope == STATS_SLOT || scope == STATS_PROCESS) {
 		add_label(t, separator, "worker", e->name);
 	} else if (scope != STATS_KAFKA) {
 		add_label(t, separator, stats_scope_word(scope), e->name);
@@ -93,7 +93,7 @@ static void labels_part(struct labels *l)
 static bool labels_make(struct labels *l, const struct stats_copy *c, enum stats_scope scope)
 {
 	l->n = stats_copy_entries(c, scope);
-	if (scope == STATS_SLOT)
+	if (scope == STATS_SLOT || scope == STATS_PROCESS)
 		l->n = MIN(l->n, stats_slots(stats_copy_of(c)));
 	l->spans = calloc(MAX(l->n, 1), sizeof(*l->spans));
 	if (!l->spans)
@@ -155,10 +155,11 @@ static void add_row(const struct stats_copy *c, const struct stats_field *f, con
 	}
 }
 
-/* The digest is a label of its own: a number of 48 bits says nothing as a curve. */
+/* The digest is a label of its own: a number of 48 bits says nothing as a curve. Times do not add up over workers. */
 static bool is_said_otherwise(const struct stats_field *f)
 {
-	return f->scope == STATS_MASTER && strcmp(f->name, "config_digest") == 0;
+	return (f->scope == STATS_MASTER && strcmp(f->name, "config_digest") == 0) ||
+	       (f->scope == STATS_BACKEND && strcmp(f->name, "down_us") == 0);
 }
 
 static void add_scope(const struct stats_copy *c, enum stats_scope scope, struct text *t)

@@ -10,7 +10,7 @@
  *
  *              slot page:   WORKER 1, INPUT 64, OUTPUT 64, BACKEND 10,064, KAFKA 64, BROKER 1,024
  *              master page: MASTER 1, SLOT 256, ENDPOINT 16,384, DEVICE 512
- *              monitor page: MONITOR 1
+ *              monitor page: MONITOR 1, HOST 1, INTERFACE 64, PROCESS 256, PATH 128
  *
  * sequence  odd while blocks go from the draft to the published half.
  * stamps    for each block, the low half of the odd sequence number of its last publication. A copy of 10,000 backends
@@ -152,6 +152,9 @@ const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stat
 /* Prepares one page of a mapping for its writer. 0 or -ENOMEM. */
 int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, enum stats_owner owner);
 void stats_page_fini(struct stats_page *p);
+
+/* Names the blocks of PATH. */
+void stats_drops_name(struct stats *st);
 
 /* Copies the directory under its sequence number into arrays of max_entries each. 0 or -EAGAIN. */
 int stats_directory_take(const struct stats *st, struct stats_entry *to[STATS_SCOPES], unsigned n[STATS_SCOPES],
