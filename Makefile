@@ -25,7 +25,7 @@ HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka &&
 PCAP      ?= auto
 HAS_PCAP  := $(if $(filter auto,$(PCAP)),$(shell pkg-config --exists libpcap && echo 1),$(filter 1,$(PCAP)))
 
-LIBS          := -lev -lyaml -lxxhash -lcares -lcap -lseccomp -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)$(if $(HAS_PCAP), -lpcap)
+LIBS          := -lev -lyaml -lxxhash -lcares -lmicrohttpd -lcap -lseccomp -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)$(if $(HAS_PCAP), -lpcap)
 LIBS_replay   := -lpcap
 LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
@@ -167,6 +167,9 @@ $B/tests/dpdk_ring_sender: $B/obj/tests/integ/dpdk_ring_sender.o
 	$(CC) $(LDFLAGS) -o $@ $^ -lpcap $(LIBS)
 
 $B/obj/tests/integ/dpdk%.o $B/obj/src/input/dpdk%.o $B/obj/tests/unit/test_rss.o $B/obj/tests/unit/test_dpdk%.o: CPPFLAGS += $(DPDK_CPPFLAGS)
+
+# the page is part of the program
+$B/obj/src/monitor/page.o: src/monitor/page.html
 
 # tests may include a .c of src to reach its static functions
 $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/output -Isrc/stats -Isrc/master -I. \

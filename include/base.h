@@ -163,6 +163,16 @@ void proc_fill_standard(void);
 /* 0, 1 and 2 become /dev/null: a daemon and its children hold nobody's terminal or pipe. */
 void proc_leave_terminal(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
+/* What a process has used, of /proc/PID/stat. 0, or -ESRCH when there is none; -EINVAL when the text is none. The CPU time
+ * has the grain of the kernel's clock tick, 10 ms. */
+struct proc_usage {
+	uint64_t cpu_us;	/* user and system, all threads, since its start */
+	uint64_t memory_bytes; /* resident */
+	uint64_t started_ticks; /* tells a process from a later one of the same number */
+	bool is_stopped;	/* by a signal or a debugger */
+};
+int proc_usage(int64_t pid, struct proc_usage *u);
+int proc_usage_parse(const char *stat, struct proc_usage *u); /* pure, but for the size of a page and a tick */
 
 /* -- privileges ------------------------------------------------------------------------------------------------ */
 

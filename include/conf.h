@@ -202,5 +202,9 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);
+/* Where to serve HTTP; port 0: any. *may_lack: nobody asked for it, so go on without when it is in use. 0, -ENOENT (off),
+ * -EINVAL or -ENOMEM. */
+#define CONF_HTTP_AUTO "127.0.0.1:8126"
+int conf_http_address(const struct conf *cf, char **host, uint16_t *port, bool *may_lack);
 
 #endif

@@ -55,7 +55,8 @@ struct input_type {
 	/* Master: closes what bind made of this endpoint. NULL: its descriptors are all there is. */
 	void (*unbind)(struct input *in, struct endpoint *ep);
 	/* Worker, right after fork: gives up all mappings of other slots, and appends what its own slot keeps to keep[*n]
-	 * (at most INPUT_KEEP_MAX for each endpoint). NULL: the slot's descriptor. */
+	 * (at most INPUT_KEEP_MAX for each endpoint). Slot n_slots is nobody's: nothing is kept. NULL: the slot's
+	 * descriptor. */
 	void (*keep)(struct input *in, unsigned slot, int *keep, size_t *n);
 	/* Master: slot's tenant is gone (and with `is_last` nobody comes after it): closes what only it could read and
 	 * counts what waited there. Returns packets that were lost so. */
@@ -180,6 +181,8 @@ size_t input_check(const struct conf *cf, struct text *errors);
 uint64_t input_capabilities(const struct conf_input *cf);
 /* Worker, right after fork: descriptors that slot's tenant keeps, appended to keep[*n]; gives up the mappings of others. */
 void input_keep(struct input *in, unsigned slot, int *keep, size_t *n);
+/* Another child than a worker, right after fork: gives up all mappings. Its descriptors it closes itself. */
+void input_forget(struct input *in);
 /* Master: slot's tenant is gone, or the next one is about to be forked: for types that hold more than descriptors. died
  * returns the packets that were lost unread. */
 uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page);

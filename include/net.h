@@ -63,4 +63,53 @@ struct net_query;
 struct net_query *net_resolve(struct net_resolver *r, const char *host, uint16_t port, net_resolved_cb *cb, void *arg);
 void net_query_cancel(struct net_query *q);
 
+/* -- what the kernel says of the whole host: any process ----------------------------------------------------------- */
+
+/* UDP of one family since the machine started: what netstat -s -u shows. in_errors contains the three kinds below it. */
+struct net_udp_totals {
+	uint64_t in_datagrams, no_ports, in_errors;
+	uint64_t rcvbuf_errors, csum_errors, mem_errors;
+};
+/* Reads the text of /proc/net/snmp ("Udp:") or /proc/net/snmp6 ("Udp6InDatagrams"); what does not stand there is 0. True
+ * when InDatagrams was found. Pure. */
+bool net_udp_totals_parse(struct net_udp_totals *totals, const char *snmp);
+bool net_udp6_totals_parse(struct net_udp_totals *totals, const char *snmp6);
+
+/* One line of /proc/net/udp or udp6. False: it is none. Pure. */
+struct net_udp_socket {
+	uint64_t inode, queue_bytes, dropped;
+	uint16_t port;
+};
+bool net_udp_socket_parse(struct net_udp_socket *s, const char *line);
+
+/* What an interface received and lost since it was made: the numbers of /sys/class/net/NAME/statistics. */
+struct net_interface {
+	char name[16];
+	unsigned ifindex;
+	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped, rx_errors;
+};
+/* Adds the interfaces in one datagram of rtnetlink (RTM_NEWLINK) to to[*n], at most `max`; not lo, and not those that show
+ * other interfaces' packets again (bonds, bridges, VLANs and their like). Returns 1 when more datagrams follow, 0 after
+ * the last, or -errno that the kernel answered (-EPROTO: what is no answer). Pure. */
+int net_interfaces_parse(struct net_interface *to, unsigned max, unsigned *n, const void *answer, size_t len);
+
+enum { NET_INTERFACES_MAX = 64, NET_HOST_SOCKETS_MAX = 65536 };
+struct net_host {
+	bool has_udp, has_interfaces; /* else what follows was not to be had, and is 0 */
+	struct net_udp_totals udp, udp6;
+	unsigned n_interfaces;
+	struct net_interface interfaces[NET_INTERFACES_MAX];
+	unsigned n_sockets; /* UDP sockets of all programs; 0 when they were not asked for */
+	struct net_udp_socket *sockets;
+};
+
+/* Reads them again and again, through descriptors that stay open. Of the network namespace of process `pid` (0: our own);
+ * interfaces are known of our own only. Rtnetlink and not /sys/class/net: the latter shows the namespace that it was
+ * mounted in. Reading needs no privileges, and but for the sockets allocates nothing. NULL: no memory. */
+struct net_host_reader;
+struct net_host_reader *net_host_open(int64_t pid);
+void net_host_close(struct net_host_reader *r); /* NULL is fine */
+/* The present numbers; valid until the next call. Sockets cost the most: the kernel walks its whole table. */
+const struct net_host *net_host_read(struct net_host_reader *r, bool with_sockets);
+
 #endif

@@ -2,7 +2,7 @@
  *
  * stats: counter pages in shared memory, and everything that is computed from them.
  *
- *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master
+ *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master | page of the monitor
  *   page:   sequence | published blocks | draft blocks          a block: the counters of one input, output, backend …
  *
  * A page has exactly one writer: the slot's tenant, and while the slot has none, the master. The writer changes the
@@ -17,6 +17,7 @@
 #define STATS_H
 
 #include <base.h>
+#include <net.h>
 
 enum stats_scope {
 	STATS_WORKER,
@@ -29,6 +30,11 @@ enum stats_scope {
 	STATS_SLOT,
 	STATS_ENDPOINT,
 	STATS_DEVICE, /* counters that a network card has itself, by its names: one a block */
+	STATS_MONITOR, /* from here on: in the monitor's page */
+	STATS_HOST,
+	STATS_INTERFACE,
+	STATS_PROCESS, /* of the slot's tenant, by slot */
+	STATS_PATH,    /* a loss on the path from the wire to the backends: see stats_drops_new */
 	STATS_SCOPES,
 };
 
@@ -58,6 +64,8 @@ enum {
 	STATS_BROKERS_MAX = 16,	     /* of one output; further ones are not listed */
 	STATS_ENDPOINTS_MAX = 16384, /* sockets of all inputs and slots */
 	STATS_DEVICES_MAX = 512,     /* further ones are not listed */
+	STATS_INTERFACES_MAX = 64,
+	STATS_PATH_MAX = 128, /* losses of all kinds that there are */
 };
 
 /* The counters of one block, in the order of include/tbl/counter.def. */
@@ -71,6 +79,11 @@ enum {
 #define STATS_FIELD_SLOT(name)
 #define STATS_FIELD_ENDPOINT(name)
 #define STATS_FIELD_DEVICE(name)
+#define STATS_FIELD_MONITOR(name)
+#define STATS_FIELD_HOST(name)
+#define STATS_FIELD_INTERFACE(name)
+#define STATS_FIELD_PROCESS(name)
+#define STATS_FIELD_PATH(name)
 
 #define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
 #undef STATS_FIELD_WORKER
@@ -162,12 +175,57 @@ struct stats_device {
 #undef STATS_FIELD_DEVICE
 #define STATS_FIELD_DEVICE(name)
 
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_MONITOR
+#define STATS_FIELD_MONITOR(name) uint64_t name;
+struct stats_monitor {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_MONITOR
+#define STATS_FIELD_MONITOR(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_HOST
+#define STATS_FIELD_HOST(name) uint64_t name;
+struct stats_host {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_HOST
+#define STATS_FIELD_HOST(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_INTERFACE
+#define STATS_FIELD_INTERFACE(name) uint64_t name;
+struct stats_interface {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_INTERFACE
+#define STATS_FIELD_INTERFACE(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_PROCESS
+#define STATS_FIELD_PROCESS(name) uint64_t name;
+struct stats_process {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_PROCESS
+#define STATS_FIELD_PROCESS(name)
+
+#define COUNTER(scope, name, ...) STATS_FIELD_##scope(name)
+#undef STATS_FIELD_PATH
+#define STATS_FIELD_PATH(name) uint64_t name;
+struct stats_path {
+#include <tbl/counter.def>
+};
+#undef STATS_FIELD_PATH
+#define STATS_FIELD_PATH(name)
+
 struct stats;	   /* the mapping */
 struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
 
 /* -- making and writing ------------------------------------------------------------------------------------------ */
 
-/* Master, before fork: pages for `slots` slots and the master. NULL and err when memory is short. */
+/* Master, before fork: pages for `slots` slots, the master and the monitor. NULL and err when memory is short. */
 struct stats *stats_new(unsigned slots, struct err *err);
 void stats_free(struct stats *st); /* unmaps; NULL is fine */
 
@@ -179,13 +237,19 @@ int stats_reader_fd(const struct stats *st, struct err *err);
  * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
  * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
  * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
- * of the directory again (its counters stay). WORKER, SLOT and MASTER are named by stats_new. */
+ * of the directory again (its counters stay). WORKER, SLOT, MASTER, MONITOR, HOST, PROCESS and
+ * PATH are named by stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 
-/* The page of slot 0..slots-1; stats_master_page: the master's. Owned by `st`. One writer at a time. */
+/* The blocks that a scope may have at most, and whether they lie in the monitor's page. */
+unsigned stats_entries_max(const struct stats *st, enum stats_scope scope);
+bool stats_scope_is_monitors(unsigned scope);
+
+/* The page of slot 0..slots-1; the master's; the monitor's. Owned by `st`. One writer at a time. */
 struct stats_page *stats_slot_page(struct stats *st, unsigned slot);
 struct stats_page *stats_master_page(struct stats *st);
+struct stats_page *stats_monitor_page(struct stats *st);
 
 /* The draft block, to be changed in place. Touch it before the next publication; touching twice is cheap. */
 struct stats_worker *stats_worker(struct stats_page *p);
@@ -198,6 +262,11 @@ struct stats_master *stats_master(struct stats_page *p);
 struct stats_slot *stats_slot(struct stats_page *p, unsigned slot);
 struct stats_endpoint *stats_endpoint(struct stats_page *p, unsigned index);
 struct stats_device *stats_device(struct stats_page *p, unsigned index);
+struct stats_monitor *stats_monitor(struct stats_page *p);
+struct stats_host *stats_host(struct stats_page *p);
+struct stats_interface *stats_interface(struct stats_page *p, unsigned index);
+struct stats_process *stats_process(struct stats_page *p, unsigned slot);
+struct stats_path *stats_path(struct stats_page *p, unsigned index);
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
 
 /* Makes all touched blocks visible at once. */
@@ -249,8 +318,8 @@ const struct stats *stats_copy_of(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
-/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes MASTER, SLOT, ENDPOINT, DEVICE: slot is
- * ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
+/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes of the master's and the monitor's page:
+ * slot is ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
 /* The same by name; 0 when the file has no such counter. */
@@ -267,8 +336,8 @@ unsigned stats_check(const struct stats_copy *c, struct text *t);
 /* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
 void stats_statsrelay(const struct stats_copy *c, struct text *t);
 
-/* One counter of one block; `worker` is -1 in the master's page. Below an output `parent` is that output, of an ENDPOINT
- * or DEVICE its input, else NULL. */
+/* One counter of one block; `worker` is -1 in the master's and the monitor's page. Below an output `parent` is that
+ * output, of an ENDPOINT or DEVICE its input, else NULL. */
 struct stats_row {
 	const struct stats_field *field;
 	int worker;
@@ -276,7 +345,7 @@ struct stats_row {
 	uint64_t value;
 };
 typedef void stats_row_cb(void *arg, const struct stats_row *row);
-/* Calls back for every counter there is: each worker's page, then the master's. */
+/* Calls back for every counter there is: each worker's page, then the master's, then the monitor's. */
 void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg);
 
 /* Every row as JSON, an object a line: {"counters":[{"name":…,"scope":…,"kind":…,"worker":…,…,"value":…},…]}. */
@@ -291,11 +360,36 @@ struct stats_program {
 /* The state of all, sums over the workers: {"version":…,"workers":[…],"inputs":[…],"outputs":[…],"backends":[…]}. */
 void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t);
 
+/* Prometheus' text format 0.0.4. Blocks of the workers are summed over them, but WORKER's; see prometheus.c. On a failed
+ * allocation t->failed. */
+void stats_prometheus(const struct stats_copy *c, const struct stats_program *program, struct text *t);
+
+/* The few numbers that say how it does. */
+struct stats_totals {
+	uint64_t datagrams; /* and packets, read */
+	uint64_t lines, bytes;
+	uint64_t delivered; /* records */
+	uint64_t delivered_bytes;
+	uint64_t lost;	  /* every counter of kind LOSS, at most: what a killed worker had may stand in two of them */
+	uint64_t waiting; /* records queued, in flight or held now */
+};
+/* Of one worker; of the kernel (sockets and rings: lost only); of the first n backends, each summed over the workers
+ * (delivered, lost, waiting). */
+void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_totals *totals);
+void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals);
+void stats_totals_backends(const struct stats_copy *c, struct stats_totals *totals, unsigned n);
+void stats_totals_add(struct stats_totals *to, const struct stats_totals *more);
+/* Changes whenever the slot's page was published: what was computed from it may be kept until then. */
+uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
+
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
 const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
+/* What an ENDPOINT is: a socket for datagrams, a ring of the kernel, a receive queue of DPDK; else streams or files. */
+enum stats_endpoint_kind { STATS_ENDPOINT_OTHER, STATS_ENDPOINT_SOCKET, STATS_ENDPOINT_RING, STATS_ENDPOINT_QUEUE };
+enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigned index);
 /* Scopes below an output: BACKEND, KAFKA and BROKER. */
 bool stats_scope_is_below_output(enum stats_scope scope);
 /* Whether the block is one to show. Of KAFKA and BROKER only some exist: those of kafka outputs, and the brokers that
@@ -303,5 +397,86 @@ bool stats_scope_is_below_output(enum stats_scope scope);
 bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
 /* Ready workers that have the backend up. */
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
+/* Since when the first of the ready workers that miss the backend misses it, microseconds since 1970; 0: all have it. */
+uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend);
+
+/* -- the path from the wire to the backends, and what was lost at each step of it ----------------------------------- */
+
+/* In the order that a datagram or packet takes. */
+enum stats_step {
+	STATS_STEP_INTERFACE, /* the host's network cards, as the kernel counts, since the machine started */
+	STATS_STEP_CARD,      /* the cards that we capture from, since millrace started; so are all below */
+	STATS_STEP_FILTER,
+	STATS_STEP_RING, /* of a capture, or DPDK's receive queue */
+	STATS_STEP_HOST, /* UDP of all programs, since the machine started */
+	STATS_STEP_SOCKET,
+	STATS_STEP_INVALID,
+	STATS_STEP_WORKER,
+	STATS_STEP_QUEUE,
+	STATS_STEP_BACKEND,
+	STATS_STEP_KAFKA_QUEUE,
+	STATS_STEP_DELIVERY, /* of Kafka */
+	STATS_STEPS,
+};
+const char *stats_step_word(enum stats_step step); /* "interface" … */
+
+/* One kind of loss, of all places together. A place is a block of `scope`, counted from 1; 0: none. */
+struct stats_drop {
+	enum stats_step step;
+	enum stats_scope scope;
+	bool is_hint;  /* perhaps lost, or lost and counted elsewhere too: not in the sums */
+	bool is_kafka; /* of BACKEND and OUTPUT: the blocks of kafka outputs, else of the others */
+	const char *name, *unit, *help; /* of the counter */
+	uint64_t came, lost;
+	uint64_t came_10s, lost_10s;
+	unsigned place, place_10s; /* that lost the most */
+};
+
+/* What is known beside the pages, at the moment of a copy. */
+struct stats_seen {
+	const struct net_host *host;	/* NULL: nothing. Borrowed until the next sample or free, for its sockets */
+	const struct proc_usage *usage; /* [slots]; of a slot without process zeros; NULL: nothing */
+	uint64_t now_us, now_real_us;
+};
+
+/* The last ten seconds of the path, from samples that are a second or more apart. The monitor keeps one for all;
+ * millracectl has one for --watch. stats_drops_add allocates nothing. NULL: no memory. */
+struct stats_drops;
+struct stats_drops *stats_drops_new(const struct stats *st);
+void stats_drops_free(struct stats_drops *d);
+void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const struct stats_seen *seen);
+/* Monitor: HOST, PROCESS and PATH of its page, to be published by the caller. INTERFACE it writes itself: it names them. */
+void stats_drops_write(const struct stats_drops *d, struct stats_page *monitor_page);
+/* For one who has just one sample: the last ten seconds, CPU included, are what the monitor's page says. False: it is
+ * older than five seconds, or there is none. */
+bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c);
+/* What the "last 10 s" really span; 0: they are not known. */
+uint64_t stats_drops_window_us(const struct stats_drops *d);
+/* All kinds of loss that this millrace knows, in the order of the path. */
+unsigned stats_drops_all(const struct stats_drops *d, const struct stats_drop **first);
+
+/* Sums of a step, in one unit. */
+struct stats_step_sum {
+	enum stats_step step;
+	const char *unit;
+	uint64_t came, lost, came_10s, lost_10s;
+};
+/* At most STATS_PATH_MAX; returns how many. Steps that this configuration does not have are left out. */
+unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to[STATS_PATH_MAX]);
+
+/* The step to look at: of the last ten seconds when something was lost in them, else since the start. False: nothing was
+ * lost. *row: the kind that lost most there; *is_10s: by which of the two. */
+bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
+		       bool *is_10s);
+/* One sentence for the worst step: what to do, from numbers that are known. Adds nothing when nothing was lost. Of the
+ * same copy as the last sample. */
+void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
+
+/* "10.0.0.1:8125 slot 0", "shards/10.0.0.7:8125", "eth0": a place for people; "" for 0. */
+void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+		       unsigned place, char *buf, size_t size);
+/* All of it, for people and for programs (an object, a step a line; docs in millracectl(1)). */
+void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
+void stats_drops_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
 
 #endif

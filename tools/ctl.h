@@ -51,6 +51,25 @@ void ctl_cell(struct ctl_table *table, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void ctl_heading(struct ctl_table *table, const char *words);
 void ctl_table_print(struct ctl_table *table, struct text *t); /* and frees */
 
+/* The terminal as one screen that is drawn anew. Signals are taken in between, so that it is always given back as it was:
+ * at the end, at Ctrl-C, Ctrl-Z and TERM. */
+struct ctl_screen;
+/* NULL: standard output is no terminal that can do it, or there is no memory; then plain lines do. */
+struct ctl_screen *ctl_screen_open(void);
+void ctl_screen_close(struct ctl_screen *s); /* NULL is fine */
+/* Lines and columns that there are now. NULL: no limit. */
+void ctl_screen_size(const struct ctl_screen *s, unsigned *lines, unsigned *columns);
+/* What does not fit is cut at the right and below. CTL_OK, or CTL_NOT_ASKED when it cannot be written. */
+int ctl_screen_draw(struct ctl_screen *s, const struct text *t);
+/* Waits so long (NULL: just that) or until something happens: a key, CTL_KEY_RESIZED; CTL_KEY_NONE: the time is over. */
+enum { CTL_KEY_NONE = 0, CTL_KEY_RESIZED = 256 };
+int ctl_screen_wait(struct ctl_screen *s, uint64_t until_us);
+
+/* CPU and memory of each slot's process; zeros where there is none. usage[slots]. */
+void ctl_processes(const struct stats_copy *c, struct proc_usage *usage);
+/* The pages stay readable after millrace has ended; only when its process is gone it is asked again. */
+bool ctl_has_ended(const struct ctl *ctl);
+
 /* "output/backend", "input" … */
 void ctl_entry_name(const struct stats_copy *c, enum stats_scope scope, unsigned index, char *buf, size_t size);
 /* What is lost for certain in one block: all LOSS counters together, whatever their unit. */

@@ -6,6 +6,7 @@
 #include "ctl.h"
 #include <errno.h>
 #include <net.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -142,4 +143,17 @@ int ctl_take(struct stats_copy *c)
 		nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
 	}
 	return ctl_usage("%s", err.text);
+}
+
+bool ctl_has_ended(const struct ctl *ctl)
+{
+	char answer[256];
+	struct err err;
+	int fd = -1;
+	if (kill((pid_t)ctl->pid, 0) == 0 || errno != ESRCH)
+		return false;
+	bool gone = ctl_ask(ctl->socket, "pages", answer, sizeof(answer), &fd, &err) != 0;
+	if (fd != -1)
+		close(fd);
+	return gone;
 }

@@ -1,237 +1,142 @@
 /* SPDX-License-Identifier: MIT
  *
- * ctl_drops: "drops": the path from the sockets to the backends, with what each step lost, and what to do about the
- * worst. What is a loss is said by the rows of counter.def (LOSS, HINT), and so is the advice.
+ * ctl_drops: "drops": the path from the wire to the backends, with what each step lost. What the pages do not have, the
+ * kernel's own numbers, is read here. The last ten seconds are the monitor's, or measured here.
  */
 #include "ctl.h"
+#include <net.h>
 #include <string.h>
 
-enum { SHOWN_MAX = 10 }; /* of one step; there may be 10,000 backends */
+enum { SECONDS_MAX = 3600 };
 
-struct loss {
-	const struct stats_field *field;
-	enum stats_scope scope;
-	unsigned index;
-	uint64_t value, of; /* lost, of so many that came to this place, in the counter's unit */
+struct drops_options {
+	bool json, watch;
+	uint64_t seconds; /* 0: ask the monitor */
 };
 
-struct losses {
-	struct loss *rows;
-	size_t n, size;
-	bool failed;
+struct drops {
+	struct ctl *ctl;
+	const struct drops_options *options;
+	struct net_host_reader *host;
+	struct proc_usage usage[STATS_SLOTS_MAX];
+	struct stats_drops *path;
 };
 
-static void loss_add(struct losses *losses, struct loss row)
+static int options_read(struct drops_options *o, int argc, char **argv)
 {
-	if (losses->n == losses->size) {
-		size_t size = MAX(losses->size * 2, 32);
-		struct loss *rows = realloc(losses->rows, size * sizeof(*rows));
-		if (!rows) {
-			losses->failed = true;
-			return;
+	*o = (struct drops_options){0};
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--json") == 0)
+			o->json = true;
+		else if (strcmp(argv[i], "--watch") == 0)
+			o->watch = true;
+		else if (strcmp(argv[i], "--seconds") != 0)
+			return ctl_usage("drops takes only --json, --watch and --seconds N.");
+		else if (++i == argc || text_parse_uint(argv[i], &o->seconds) != 0 || o->seconds < 1 ||
+			 o->seconds > SECONDS_MAX)
+			return ctl_usage("drops --seconds: \"%s\" is no number from 1 to %d.", i < argc ? argv[i] : "",
+					 SECONDS_MAX);
+	}
+	if (o->watch && o->seconds)
+		return ctl_usage("drops takes --watch or --seconds N, not both.");
+	return CTL_OK;
+}
+
+static int path_sample(struct drops *d)
+{
+	int rc = ctl_take(d->ctl->copy);
+	if (rc != CTL_OK)
+		return rc;
+	ctl_processes(d->ctl->copy, d->usage);
+	struct stats_seen seen = {
+	    .host = net_host_read(d->host, true),
+	    .usage = d->usage,
+	    .now_us = clock_us(),
+	    .now_real_us = clock_real_us(),
+	};
+	stats_drops_add(d->path, d->ctl->copy, &seen);
+	return CTL_OK;
+}
+
+static void path_show(struct drops *d, struct text *t)
+{
+	char shown[160];
+	/* one who has watched for ten seconds needs no monitor; before, its ten seconds are more than ours */
+	if (!d->options->seconds && stats_drops_window_us(d->path) < 9 * 1000000)
+		stats_drops_recall(d->path, d->ctl->copy);
+	if (d->options->json) {
+		stats_drops_json(d->path, d->ctl->copy, t);
+		return;
+	}
+	text_add(t, "millrace %s, pid %lld\n",
+		 text_escape(shown, sizeof(shown), d->ctl->version, strlen(d->ctl->version)), (long long)d->ctl->pid);
+	stats_drops_text(d->path, d->ctl->copy, t);
+}
+
+static int show_once(struct drops *d)
+{
+	struct text t = {0};
+	int rc = path_sample(d);
+	if (rc == CTL_OK && d->options->seconds) {
+		ctl_screen_wait(NULL, clock_us() + d->options->seconds * 1000000);
+		rc = ctl_has_ended(d->ctl) ? ctl_usage("millrace has ended.") : path_sample(d);
+	}
+	if (rc != CTL_OK)
+		return rc;
+	path_show(d, &t);
+	return ctl_print(&t);
+}
+
+/* Samples are a second apart; a key or a resize in between only draws. */
+static int show_again(struct drops *d, struct ctl_screen *screen)
+{
+	uint64_t next_us = clock_us();
+	int rc = CTL_OK, key = CTL_KEY_NONE;
+	while (rc == CTL_OK && key != 'q' && key != 'Q') {
+		struct text t = {0};
+		if (key == CTL_KEY_NONE) {
+			rc = path_sample(d);
+			next_us += 1000000;
 		}
-		losses->rows = rows;
-		losses->size = size;
-	}
-	losses->rows[losses->n++] = row;
-}
-
-/* "dropped_queue_full_records" counts "records". */
-static const char *unit_of(const char *counter)
-{
-	const char *last = strrchr(counter, '_');
-	return last ? last + 1 : counter;
-}
-
-/* All that came to the sockets of one input: what it read, and what the kernel dropped before it could. */
-static uint64_t input_sent(const struct stats_copy *c, unsigned input, const char *unit)
-{
-	bool is_packets = strcmp(unit, "packets") == 0;
-	uint64_t sum = is_packets ? 0 : stats_named(c, STATS_ALL, STATS_INPUT, input, "received_datagrams");
-	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++)
-		if (stats_copy_entry(c, STATS_ENDPOINT, i)->parent == input)
-			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i,
-					   is_packets ? "passed_packets" : "dropped_datagrams");
-	return sum;
-}
-
-/* What came to the place in the unit of a counter: what the ledger calls in. */
-static uint64_t arrived(const struct stats_copy *c, enum stats_scope scope, unsigned index, const char *unit)
-{
-	const struct stats_field *f;
-	unsigned n = stats_fields(stats_copy_of(c), scope, &f);
-	if (scope == STATS_ENDPOINT)
-		return input_sent(c, stats_copy_entry(c, scope, index)->parent, unit);
-	for (unsigned i = 0; i < n; i++) {
-		bool in = f[i].ledger == STATS_LEDGER_DATAGRAMS_IN || f[i].ledger == STATS_LEDGER_LINES_IN ||
-			  f[i].ledger == STATS_LEDGER_PACKETS_IN || f[i].ledger == STATS_LEDGER_RECORDS_IN;
-		if (in && strcmp(unit_of(f[i].name), unit) == 0)
-			return stats_value(c, STATS_ALL, scope, index, f[i].index);
-	}
-	return 0;
-}
-
-static void scope_collect(const struct stats_copy *c, enum stats_scope scope, unsigned kind, struct losses *to)
-{
-	const struct stats_field *f;
-	unsigned n = stats_fields(stats_copy_of(c), scope, &f);
-	for (unsigned i = 0; i < stats_copy_entries(c, scope); i++) {
-		for (unsigned k = 0; k < n; k++) {
-			struct loss row = {&f[k], scope, i, 0, 0};
-			if (f[k].kind != kind || !f[k].name[0])
-				continue;
-			row.value = stats_value(c, STATS_ALL, scope, i, f[k].index);
-			if (row.value == 0)
-				continue;
-			row.of = arrived(c, scope, i, unit_of(f[k].name));
-			loss_add(to, row);
+		if (rc != CTL_OK)
+			break;
+		path_show(d, &t);
+		if (!screen) {
+			text_add(&t, "%s", d->options->json ? "" : "\n");
+			rc = ctl_print(&t);
+		} else {
+			rc = ctl_screen_draw(screen, &t);
+			text_free(&t);
 		}
+		key = ctl_screen_wait(screen, next_us);
+		if (key == CTL_KEY_NONE && ctl_has_ended(d->ctl))
+			return CTL_BAD;
 	}
-}
-
-static double share(const struct loss *row)
-{
-	return row->of ? (double)row->value / (double)row->of : 0;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	const struct loss *x = a, *y = b;
-	return x->value < y->value ? 1 : x->value > y->value ? -1 : 0;
-}
-
-static void percent(char *buf, size_t size, const struct loss *row)
-{
-	double p = 100 * share(row);
-	if (row->of == 0)
-		snprintf(buf, size, "-");
-	else
-		snprintf(buf, size, p >= 10 ? "%.0f %%" : p >= 0.01 ? "%.2f %%" : "< 0.01 %%", p);
-}
-
-static void rows_show(const struct stats_copy *c, const struct losses *losses, struct text *t)
-{
-	struct ctl_table table = {.columns = 5, .left = 3};
-	char name[600], part[32];
-	for (size_t i = 0; i < MIN(losses->n, (size_t)SHOWN_MAX); i++) {
-		const struct loss *row = &losses->rows[i];
-		const char *unit = unit_of(row->field->name);
-		ctl_entry_name(c, row->scope, row->index, name, sizeof(name));
-		percent(part, sizeof(part), row);
-		ctl_cell(&table, "   ");
-		ctl_cell(&table, "%s", name);
-		ctl_cell(&table, "%s", row->field->name);
-		ctl_cell(&table, "%llu %s", (unsigned long long)row->value, unit);
-		ctl_cell(&table, "%s", part);
-	}
-	if (losses->n)
-		ctl_table_print(&table, t);
-	if (losses->n > SHOWN_MAX)
-		text_add(t, "     … and %zu more rows; millracectl stats shows all.\n", losses->n - SHOWN_MAX);
-}
-
-static unsigned long long total(const struct stats_copy *c, enum stats_scope scope, const char *name)
-{
-	unsigned long long sum = 0;
-	for (unsigned i = 0; i < stats_copy_entries(c, scope); i++)
-		sum += stats_named(c, STATS_ALL, scope, i, name);
-	return sum;
-}
-
-/* From the card to the ring; only when packets are captured. */
-static void packets_head(const struct stats_copy *c, struct text *t)
-{
-	unsigned long long passed = total(c, STATS_ENDPOINT, "passed_packets");
-	unsigned long long came = total(c, STATS_ENDPOINT, "interface_packets");
-	if (passed + came == 0)
-		return;
-	text_add(t, "cards     %llu packets received by the interfaces, %llu missed by the cards\n", came,
-		 total(c, STATS_ENDPOINT, "dropped_missed_packets") + total(c, STATS_ENDPOINT, "dropped_fifo_packets"));
-	text_add(t, "filters   %llu packets let through\n", passed);
-	text_add(t, "rings     %llu packets found the ring full, %llu were unread in rings of dead workers, %llu wait\n",
-		 total(c, STATS_ENDPOINT, "dropped_ring_packets"), total(c, STATS_ENDPOINT, "dropped_dead_ring_packets"),
-		 total(c, STATS_ENDPOINT, "ring_packets"));
-}
-
-static void kafka_head(const struct stats_copy *c, struct text *t)
-{
-	if (stats_copy_entries(c, STATS_KAFKA) == 0)
-		return;
-	text_add(t, "kafka     %llu messages wait, %llu in flight, %llu delivered\n",
-		 total(c, STATS_KAFKA, "queued_messages"), total(c, STATS_KAFKA, "in_flight_messages"),
-		 total(c, STATS_KAFKA, "delivered_messages"));
-}
-
-static void step_head(const struct stats_copy *c, enum stats_scope scope, struct text *t)
-{
-	if (scope == STATS_ENDPOINT)
-		packets_head(c, t);
-	if (scope == STATS_INPUT && total(c, scope, "received_packets"))
-		text_add(t, "workers   %llu packets read, %llu handed on\n", total(c, scope, "received_packets"),
-			 total(c, scope, "to_outputs_packets"));
-	if (scope == STATS_ENDPOINT)
-		text_add(t, "sockets   %llu datagrams dropped by the kernel, %llu bytes wait in their buffers\n",
-			 total(c, scope, "dropped_datagrams"), total(c, scope, "queue_bytes"));
-	else if (scope == STATS_INPUT)
-		text_add(t, "inputs    %llu datagrams and %llu lines read, %llu lines handed to outputs\n",
-			 total(c, scope, "received_datagrams"), total(c, scope, "received_lines"),
-			 total(c, scope, "to_outputs_lines"));
-	else if (scope == STATS_OUTPUT)
-		text_add(t, "outputs   %llu records offered, %llu handed to backends, %llu held\n",
-			 total(c, scope, "offered_records"), total(c, scope, "taken_records"),
-			 total(c, scope, "held_records"));
-	else
-		kafka_head(c, t);
-	if (scope == STATS_BACKEND)
-		text_add(t, "backends  %llu records offered, %llu delivered, %llu queued, %llu in flight\n",
-			 total(c, scope, "offered_records"), total(c, scope, "delivered_records"),
-			 total(c, scope, "queued_records"), total(c, scope, "in_flight_records"));
-}
-
-static void advice(const struct stats_copy *c, const struct loss *worst, struct text *t)
-{
-	char name[600], part[32];
-	if (!worst->field) {
-		text_add(t, "\nNothing was lost.\n");
-		return;
-	}
-	ctl_entry_name(c, worst->scope, worst->index, name, sizeof(name));
-	percent(part, sizeof(part), worst);
-	text_add(t, "\nThe worst: %s %s, %s (%s): %s\n", stats_scope_word(worst->scope), name, worst->field->name, part,
-		 worst->field->help);
+	return rc;
 }
 
 int ctl_drops(struct ctl *ctl, int argc, char **argv)
 {
-	static const enum stats_scope path[] = {STATS_ENDPOINT, STATS_INPUT, STATS_OUTPUT, STATS_BACKEND};
-	struct losses losses = {0}, hints = {0};
-	struct loss worst = {0};
-	struct text t = {0};
-	if (argc != 1)
-		return ctl_usage("%s takes nothing behind it.", argv[0]);
-	int rc = ctl_attach(ctl);
+	struct drops_options options;
+	int rc = options_read(&options, argc, argv);
+	if (rc == CTL_OK)
+		rc = ctl_attach(ctl);
 	if (rc != CTL_OK)
 		return rc;
-	for (size_t s = 0; s < ARRAY_LEN(path); s++) {
-		losses.n = 0;
-		scope_collect(ctl->copy, path[s], STATS_KIND_LOSS, &losses);
-		scope_collect(ctl->copy, path[s], STATS_KIND_HINT, &hints);
-		if (losses.n)
-			qsort(losses.rows, losses.n, sizeof(losses.rows[0]), by_value);
-		for (size_t i = 0; i < losses.n; i++)
-			if (!worst.field || share(&losses.rows[i]) > share(&worst))
-				worst = losses.rows[i];
-		step_head(ctl->copy, path[s], &t);
-		rows_show(ctl->copy, &losses, &t);
+	struct drops d = {
+	    .ctl = ctl, .options = &options, .host = net_host_open(ctl->pid), .path = stats_drops_new(ctl->st)};
+	if (!d.host || !d.path) {
+		rc = ctl_usage("No memory for the path.");
+	} else if (options.watch) {
+		struct ctl_screen *screen = options.json ? NULL : ctl_screen_open();
+		rc = show_again(&d, screen);
+		ctl_screen_close(screen);
+		if (rc == CTL_BAD)
+			rc = ctl_usage("millrace has ended.");
+	} else {
+		rc = show_once(&d);
 	}
-	if (hints.n) {
-		qsort(hints.rows, hints.n, sizeof(hints.rows[0]), by_value);
-		text_add(&t, "perhaps lost as well, outside the account\n");
-		rows_show(ctl->copy, &hints, &t);
-	}
-	advice(ctl->copy, &worst, &t);
-	t.failed |= losses.failed || hints.failed;
-	free(losses.rows);
-	free(hints.rows);
-	return ctl_print(&t);
+	net_host_close(d.host);
+	stats_drops_free(d.path);
+	return rc;
 }

@@ -169,7 +169,8 @@ static void stats_line(void *arg, const struct stats_row *row)
 		text_add(t, "%s%s=%s", space, stats_scope_is_below_output(row->field->scope) ? "output" : "input", name);
 		space = " ";
 	}
-	if (row->field->scope != STATS_WORKER && row->field->scope != STATS_MASTER) {
+	if (row->field->scope != STATS_WORKER && row->field->scope != STATS_MASTER &&
+	    row->field->scope != STATS_MONITOR) {
 		text_escape(name, sizeof(name), row->entry->name, strlen(row->entry->name));
 		text_add(t, "%s%s=%s", space, stats_scope_word(row->field->scope), name);
 	}

@@ -15,6 +15,7 @@
 static const char *const expected[] = {
 	[CONF_ADDRESS_BIND] = "allowed is HOST:PORT, [IPV6]:PORT or :PORT",
 	[CONF_ADDRESS_BACKEND] = "allowed is HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind",
+	[CONF_ADDRESS_HTTP] = "allowed is HOST:PORT, [IPV6]:PORT, :PORT, auto or off",
 };
 
 /* The letters of a host name (RFC 1123, and "_", which people use), or an IPv4 address when it looks like one. */
@@ -62,13 +63,13 @@ static const char *split_port(const char *rest, enum conf_address_kind kind, str
 	digits[len] = '\0';
 	if (text_parse_uint(digits, &port) != 0)
 		return "has a port that is no number";
-	if (port == 0 || port > 65535)
+	if ((port == 0 && kind != CONF_ADDRESS_HTTP) || port > 65535)
 		return port ? "has a port above 65535" : "has port 0, which is none of 1 to 65535";
 	a->port = (uint16_t)port;
 	a->transport = CONF_TRANSPORT_TCP;
 	if (!*transport)
 		return NULL;
-	if (kind == CONF_ADDRESS_BIND)
+	if (kind != CONF_ADDRESS_BACKEND)
 		return "has something behind the port";
 	if (strcasecmp(transport, ":udp") == 0)
 		a->transport = CONF_TRANSPORT_UDP;
@@ -100,10 +101,10 @@ int conf_address_parse(const char *s, enum conf_address_kind kind, struct conf_a
 	return -EINVAL;
 }
 
-int conf_split_address(const char *address, char **host, uint16_t *port)
+static int split(const char *address, enum conf_address_kind kind, char **host, uint16_t *port)
 {
 	struct conf_address a;
-	if (conf_address_parse(address, CONF_ADDRESS_BIND, &a, NULL) != 0)
+	if (conf_address_parse(address, kind, &a, NULL) != 0)
 		return -EINVAL;
 	char *copy = conf_mem_copy(a.host, strlen(a.host));
 	if (!copy)
@@ -111,6 +112,19 @@ int conf_split_address(const char *address, char **host, uint16_t *port)
 	*host = copy;
 	*port = a.port;
 	return 0;
+}
+
+int conf_split_address(const char *address, char **host, uint16_t *port)
+{
+	return split(address, CONF_ADDRESS_BIND, host, port);
+}
+
+int conf_http_address(const struct conf *cf, char **host, uint16_t *port, bool *may_lack)
+{
+	if (strcmp(cf->http, "off") == 0)
+		return -ENOENT;
+	*may_lack = strcmp(cf->http, "auto") == 0;
+	return split(*may_lack ? CONF_HTTP_AUTO : cf->http, CONF_ADDRESS_HTTP, host, port);
 }
 
 char *conf_address_key(const struct conf_address *a, char *buf, size_t size)

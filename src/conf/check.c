@@ -243,6 +243,24 @@ static void check_part(struct conf_load *ld, enum conf_row_index row, size_t n)
 				"there are none; allowed is at least one");
 }
 
+static void check_http(struct conf_load *ld, struct endpoints *ends)
+{
+	const char *http = ld->cf->http;
+	int line = ld->top->rows[ROW_TOP_http].line;
+	struct conf_address a;
+	struct text text = {0};
+	char same[300];
+	if (strcmp(http, "auto") == 0 || strcmp(http, "off") == 0)
+		return;
+	if (conf_address_parse(http, CONF_ADDRESS_HTTP, &a, &text) != 0) {
+		conf_load_error(ld, line, "http", "%s", text.s ? text.s : "is no address");
+	} else if (a.port != 0) {
+		text_add(&text, "tcp %s", conf_address_key(&a, same, sizeof(same)));
+		check_double(ld, ends, &text, line, "http");
+	}
+	text_free(&text);
+}
+
 static void check_top(struct conf_load *ld, struct endpoints *ends)
 {
 	struct conf *cf = ld->cf;
@@ -253,6 +271,7 @@ static void check_top(struct conf_load *ld, struct endpoints *ends)
 	} else if (!cf->n_inputs && !ld->n_errors) {
 		conf_load_error(ld, 0, NULL, "neither statsd: nor carbon: has a shard_map; allowed is at least one");
 	}
+	check_http(ld, ends);
 	if (!cf->control[0])
 		return;
 	int line = ld->top->rows[ROW_TOP_control].line;

@@ -93,8 +93,9 @@ struct conf_address {
 	enum conf_transport transport;
 };
 enum conf_address_kind {
-	CONF_ADDRESS_BIND,   /* HOST:PORT; no host: all addresses */
-	CONF_ADDRESS_BACKEND /* HOST:PORT[:tcp|:udp] */
+	CONF_ADDRESS_BIND,    /* HOST:PORT; no host: all addresses */
+	CONF_ADDRESS_BACKEND, /* HOST:PORT[:tcp|:udp] */
+	CONF_ADDRESS_HTTP    /* as BIND; port 0: any that is free */
 };
 /* 0, or -EINVAL with what is wrong and what is allowed in `why`. */
 int conf_address_parse(const char *s, enum conf_address_kind kind, struct conf_address *a, struct text *why);

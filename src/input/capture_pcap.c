@@ -116,7 +116,8 @@ static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *
 		if (i != slot)
 			tap->rings[i].pcap = NULL;
 	}
-	keep[(*n)++] = tap->rings[slot].fd;
+	if (slot < tap->n_slots)
+		keep[(*n)++] = tap->rings[slot].fd;
 }
 
 static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, struct stats_page *page)

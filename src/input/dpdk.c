@@ -90,8 +90,7 @@ static void dpdk_keep(struct input *in, struct endpoint *ep, unsigned slot, int 
 {
 	const int *fds;
 	size_t n_fds = dpdk_eal_fds(&fds);
-	(void)in, (void)slot;
-	if (!ep->impl)
+	if (!ep->impl || slot >= in->n_slots)
 		return;
 	for (size_t i = 0; i < MIN(n_fds, (size_t)INPUT_KEEP_MAX); i++)
 		keep[(*n)++] = fds[i];

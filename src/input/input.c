@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const struct input_type *input_type_of(enum conf_words word)
@@ -166,6 +167,13 @@ void input_keep(struct input *in, unsigned slot, int *keep, size_t *n)
 		keep[(*n)++] = input_slot_fd(&in->endpoints[i], slot);
 }
 
+void input_forget(struct input *in)
+{
+	size_t n = 0;
+	if (in->type->keep)
+		in->type->keep(in, in->n_slots, NULL, &n);
+}
+
 uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page)
 {
 	return in->type->died ? in->type->died(in, slot, is_last, master_page) : 0;
@@ -186,10 +194,12 @@ void input_kernel_drops(struct input *in, struct stats_page *master_page)
 		for (unsigned k = 0; ep->last_dropped && k < ep->n_fds; k++) {
 			struct stats_endpoint *st = stats_endpoint(master_page, ep->first_stats + k);
 			uint32_t dropped;
+			struct stat sb;
 			if (net_socket_drops(ep->fds[k], &st->queue_bytes, &dropped) != 0)
 				continue;
 			/* the kernel's counter has 32 bits */
 			st->dropped_datagrams += (uint32_t)(dropped - ep->last_dropped[k]);
+			st->inode = fstat(ep->fds[k], &sb) == 0 ? sb.st_ino : 0;
 			ep->last_dropped[k] = dropped;
 			stats_touch(master_page, STATS_ENDPOINT, ep->first_stats + k);
 		}

@@ -68,6 +68,7 @@ static void ask_LOG(struct master *m, const char *arg, struct text *t, int *fd)
 	}
 	log_set_level(level);
 	slots_tell_all(m, LINK_LOG, level);
+	keeper_tell(m, MONITOR_LOG, level, -1);
 	text_add(t, "ok log level is %s", arg);
 }
 

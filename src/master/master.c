@@ -33,10 +33,12 @@ static void reopen_files(struct master *m)
 {
 	struct err err = {""};
 	if (log_file_fd() != -1) {
-		if (log_file_open(m->cf->log, &err) == 0)
+		if (log_file_open(m->cf->log, &err) == 0) {
 			slots_tell_file(m, LINK_FILE_LOG, log_file_fd());
-		else
+			keeper_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
+		} else {
 			log_error("%s", err.text);
+		}
 	}
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		output_open_file(&m->outputs[i]);
@@ -56,6 +58,7 @@ static void obey(struct master *m, const struct signal_row *row)
 		break;
 	case SIGNAL_REAP:
 		slots_reap(m);
+		keeper_reap(m);
 		break;
 	case SIGNAL_REOPEN:
 		reopen_files(m);
@@ -349,6 +352,8 @@ static int start(struct master *m, struct err *err)
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
+		r = keeper_open(m, err);
+	if (r == 0)
 		r = slots_init(m, err);
 	if (r == 0)
 		r = signals_init(m, err);
@@ -359,12 +364,14 @@ static int start(struct master *m, struct err *err)
 	ev_timer_start(m->loop, &m->second);
 	set_deadline(m, (double)m->cf->start_timeout / 1e6);
 	slots_look(m);
+	keeper_look(m);
 	return 0;
 }
 
 static void stop(struct master *m)
 {
 	control_close(m);
+	keeper_close(m);
 	slots_fini(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_fini(&m->inputs[i]);

@@ -8,6 +8,7 @@
 #include "life.h"
 #include <input.h>
 #include <master.h>
+#include <monitor.h>
 #include <output.h>
 #include <worker.h>
 
@@ -27,6 +28,19 @@ struct slot {
 	char why[256]; /* it could not start */
 };
 
+/* The monitor's place. */
+struct keeper {
+	struct master *m;
+	struct life life;
+	pid_t pid;   /* 0: none */
+	int link;    /* our end; -1: none */
+	int http_fd; /* listens, from before the first fork to the exit; -1: no HTTP */
+	char http_at[128];
+	uint16_t http_port;
+	struct ev_io io;
+	struct ev_timer timer;
+};
+
 struct master {
 	const struct conf *cf;
 	struct identity identity; /* whom the children become */
@@ -40,6 +54,7 @@ struct master {
 	unsigned n_slots;
 	size_t n_inputs, n_outputs;
 	struct control *control;
+	struct keeper keeper;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
@@ -67,6 +82,15 @@ void slots_tell_file(struct master *m, unsigned which, int fd);
 /* Ends one worker whose device has come back as another one. */
 void slots_renew_stale(struct master *m);
 bool slots_are_gone(const struct master *m);
+/* "killed by signal 9 (Killed)", "left with exit code 1". */
+void slots_describe_end(struct text *t, int status);
+
+/* keeper.c: the monitor comes and goes */
+int keeper_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
+void keeper_close(struct master *m);
+void keeper_look(struct master *m); /* as slots_look */
+void keeper_reap(struct master *m);
+void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, struct slot *s, struct text *t);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <libgen.h>
 #include <linux/capability.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -79,9 +80,20 @@ static uint64_t for_files(const struct conf *cf)
 /* -- the set --------------------------------------------------------------------------------------------------------
  */
 
+static uint64_t for_http(const struct conf *cf)
+{
+	char *host = NULL;
+	uint16_t port = 0;
+	bool may_lack;
+	if (conf_http_address(cf, &host, &port, &may_lack) != 0)
+		return 0;
+	free(host);
+	return port != 0 && port < IPPORT_RESERVED ? CAPABILITY(CAP_NET_BIND_SERVICE) : 0;
+}
+
 uint64_t rights_needed(const struct conf *cf, const struct identity *id)
 {
-	uint64_t set = for_files(cf);
+	uint64_t set = for_files(cf) | for_http(cf);
 	for (size_t i = 0; i < cf->n_inputs; i++)
 		set |= input_capabilities(&cf->inputs[i]);
 	if (cf->control_group[0])

@@ -187,7 +187,7 @@ static void start(struct slot *s)
 
 /* -- a tenant goes --------------------------------------------------------------------------------------------- */
 
-static void describe_end(struct text *t, int status)
+void slots_describe_end(struct text *t, int status)
 {
 	if (WIFSIGNALED(status))
 		text_add(t, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -217,7 +217,7 @@ static void died(struct slot *s, int status)
 	struct text t = {0};
 	char uptime[32];
 	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
-	describe_end(&t, status);
+	slots_describe_end(&t, status);
 	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
 	uint64_t unread = inputs_died(s, for_good);
 	if (left_clean)

@@ -5,6 +5,7 @@
  * TCP and UDP is in backend_tcp.c and backend_udp.c.
  */
 #include "statsite.h"
+#include "types.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -218,7 +219,7 @@ void backend_up(struct backend *be)
 	be->state = BACKEND_UP;
 	be->connected_us = clock_us();
 	ev_timer_stop(be->st->out->loop, &be->timer);
-	be->draft->up = 1;
+	output_mark_up(be->draft, true);
 	be->draft->connects++;
 	be->is_short = false;
 	backend_set_blocked(be, false);
@@ -242,7 +243,7 @@ static void close_socket(struct backend *be)
 	be->fd = -1;
 	statsite_not_due(be);
 	statsite_settled(be);
-	be->draft->up = 0;
+	output_mark_up(be->draft, false);
 }
 
 /* A connection that held for a while earns a quick retry; one that breaks at once, or never came, waits longer each
@@ -354,7 +355,7 @@ void backend_init(struct backend *be, struct statsite *st, const struct conf_bac
 	ev_init(&be->io, on_io);
 	ev_init(&be->timer, on_timer);
 	be->io.data = be->timer.data = be;
-	draft->up = 0;
+	output_mark_up(draft, false);
 	backend_account(be);
 }
 

@@ -283,7 +283,8 @@ static int kafka_open(struct output *out, struct err *err)
 	k->partition = kafka_partition(out->cf);
 	k->opened_us = k->now_us;
 	k->grace_us = number_property(out->cf, "topic.metadata.propagation.max.ms", 30000) * 1000;
-	k->stats->brokers = k->stats->brokers_up = k->stats->partitions = k->backend->up = 0;
+	k->stats->brokers = k->stats->brokers_up = k->stats->partitions = 0;
+	output_mark_up(k->backend, false);
 	message_list_init(&k->waiting);
 	message_list_init(&k->refused);
 	TAILQ_INIT(&k->opened);
@@ -369,7 +370,8 @@ static void kafka_close(struct output *out)
 	k->draft->held_records = 0;
 	give_up(k);
 	say_left(k, dropped, unconfirmed);
-	k->backend->up = k->stats->brokers_up = 0;
+	k->stats->brokers_up = 0;
+	output_mark_up(k->backend, false);
 	bool is_gone = true;
 	uint64_t until_us = clock_us() + END_US;
 	if (k->producer != NULL)

@@ -5,6 +5,7 @@
  * change of state, never for each message.
  */
 #include "kafka.h"
+#include "types.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -143,7 +144,7 @@ void kafka_set_up(struct kafka *k, bool is_up, const char *why)
 {
 	char buf[32], text[300];
 	uint64_t now_us = clock_us();
-	k->backend->up = is_up;
+	output_mark_up(k->backend, is_up);
 	if (is_up && k->is_down_said)
 		log_info("output \"%s\": brokers are back after %s, %llu records dropped", k->out->cf->name,
 			 text_format_time(buf, sizeof(buf), now_us - k->down_us),

@@ -29,6 +29,12 @@ static const struct output_row rows[] = {
 #endif
 };
 
+void output_mark_up(struct stats_backend *draft, bool is_up)
+{
+	draft->up = is_up;
+	draft->down_us = is_up ? 0 : draft->down_us ? draft->down_us : clock_real_us();
+}
+
 const char *output_kafka_version(void)
 {
 #ifdef MILLRACE_KAFKA

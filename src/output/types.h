@@ -7,6 +7,9 @@
 
 #include <output.h>
 
+/* Notes whether a backend is connected, and since when it is not. */
+void output_mark_up(struct stats_backend *draft, bool is_up);
+
 extern const struct output_type output_statsite;
 #ifdef MILLRACE_KAFKA
 extern const struct output_type output_kafka;

@@ -23,7 +23,7 @@ struct stats_copy {
 	uint64_t directory_sequence;
 	struct stats_entry *entries[STATS_SCOPES];
 	unsigned n_named[STATS_SCOPES], n[STATS_SCOPES];
-	struct page_copy pages[STATS_SLOTS_MAX + 1];
+	struct page_copy pages[STATS_SLOTS_MAX + 2];
 };
 
 struct stats_copy *stats_copy_new(const struct stats *st)
@@ -33,7 +33,8 @@ struct stats_copy *stats_copy_new(const struct stats *st)
 	if (!c)
 		return NULL;
 	c->st = st;
-	c->memory_bytes = head->slots * head->slot_pages.half_bytes + head->master_page.half_bytes;
+	for (unsigned i = 0; i < stats_pages_n(head); i++)
+		c->memory_bytes += head->pages[stats_page_owner(head, i)].half_bytes;
 	for (unsigned s = 0; s < STATS_SCOPES; s++)
 		c->memory_bytes += stats_listed_max(head, s) * sizeof(struct stats_entry);
 	c->memory =
@@ -43,9 +44,9 @@ struct stats_copy *stats_copy_new(const struct stats *st)
 		return NULL;
 	}
 	char *at = c->memory;
-	for (unsigned i = 0; i <= head->slots; i++) {
+	for (unsigned i = 0; i < stats_pages_n(head); i++) {
 		c->pages[i].half = at;
-		at += stats_layout_of(head, i == head->slots)->half_bytes;
+		at += head->pages[stats_page_owner(head, i)].half_bytes;
 	}
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		c->entries[s] = (struct stats_entry *)at;
@@ -78,11 +79,12 @@ static void blocks_take(struct page_copy *pc, const char *page, const struct sta
 			memcpy(to + (size_t)i * l->block_bytes, from + (size_t)i * l->block_bytes, l->block_bytes);
 }
 
-static bool page_take_once(struct stats_copy *c, unsigned index, bool is_master)
+static bool page_take_once(struct stats_copy *c, unsigned index)
 {
 	const struct stats_head *head = &c->st->head;
-	const struct stats_page_layout *pl = stats_layout_of(head, is_master);
-	const char *page = c->st->file + pl->first_offset + (is_master ? 0 : index) * pl->page_bytes;
+	enum stats_owner owner = stats_page_owner(head, index);
+	const struct stats_page_layout *pl = &head->pages[owner];
+	const char *page = c->st->file + stats_page_offset(head, index);
 	const struct stats_page_head *shared = (const struct stats_page_head *)page;
 	struct page_copy *pc = &c->pages[index];
 	uint64_t before = __atomic_load_n(&shared->sequence, __ATOMIC_ACQUIRE);
@@ -92,7 +94,7 @@ static bool page_take_once(struct stats_copy *c, unsigned index, bool is_master)
 		return true;
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		const struct stats_scope_layout *l = &head->scopes[s];
-		if ((bool)l->in_master != is_master)
+		if (l->owner != owner)
 			continue;
 		pc->used[s] = MIN(__atomic_load_n(&shared->used[s], __ATOMIC_ACQUIRE), l->max_entries);
 		blocks_take(pc, page, pl, l, pc->used[s]);
@@ -106,13 +108,13 @@ static bool page_take_once(struct stats_copy *c, unsigned index, bool is_master)
 
 static int page_take(struct stats_copy *c, unsigned index, struct err *err)
 {
-	bool is_master = index == c->st->head.slots;
+	enum stats_owner owner = stats_page_owner(&c->st->head, index);
 	char who[24] = "the master";
-	for (unsigned tries = 0; !page_take_once(c, index, is_master); tries++) {
+	for (unsigned tries = 0; !page_take_once(c, index); tries++) {
 		if (stats_pause(tries))
 			continue;
-		if (!is_master)
-			snprintf(who, sizeof(who), "worker %u", index);
+		if (owner != STATS_OWNER_MASTER)
+			snprintf(who, sizeof(who), owner == STATS_OWNER_SLOT ? "worker %u" : "the monitor", index);
 		return err_set(err, -EAGAIN,
 			       "The counter page of %s does not hold still: its process died or was stopped while it "
 			       "wrote; "
@@ -132,7 +134,7 @@ static void unnamed_show(struct stats_copy *c)
 {
 	memcpy(c->n, c->n_named, sizeof(c->n));
 	for (unsigned s = STATS_WORKER + 1; s < STATS_SCOPES; s++) {
-		for (unsigned i = 0; i <= c->st->head.slots; i++)
+		for (unsigned i = 0; i < stats_pages_n(&c->st->head); i++)
 			c->n[s] = MAX(c->n[s], c->pages[i].used[s]);
 		for (unsigned i = c->n_named[s]; i < c->n[s]; i++) {
 			if (!c->entries[s][i].name[0])
@@ -153,7 +155,7 @@ static int directory_take(struct stats_copy *c)
 int stats_copy_take(struct stats_copy *c, struct err *err)
 {
 	for (unsigned tries = 0; tries < 8 && directory_take(c) == 0; tries++) {
-		for (unsigned i = 0; i <= c->st->head.slots; i++) {
+		for (unsigned i = 0; i < stats_pages_n(&c->st->head); i++) {
 			int rc = page_take(c, i, err);
 			if (rc != 0)
 				return rc;
@@ -181,16 +183,21 @@ const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stat
 	return &c->entries[scope][index];
 }
 
-static const uint64_t *block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
+const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
 {
 	const struct stats_head *head = &c->st->head;
 	const struct stats_scope_layout *l = &head->scopes[scope];
-	unsigned page = l->in_master ? head->slots : (unsigned)slot;
+	unsigned page = l->owner == STATS_OWNER_SLOT ? (unsigned)slot : head->slots + l->owner - STATS_OWNER_MASTER;
 	if (scope == STATS_WORKER)
 		index = 0;
-	if (page > head->slots || (page == head->slots && !l->in_master) || index >= l->max_entries)
+	if ((l->owner == STATS_OWNER_SLOT && page >= head->slots) || index >= l->max_entries)
 		return NULL;
 	return (const uint64_t *)(c->pages[page].half + l->half_offset + (size_t)index * l->block_bytes);
+}
+
+uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot)
+{
+	return c->pages[slot].sequence;
 }
 
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field)
@@ -198,10 +205,10 @@ uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scop
 	const struct stats_head *head = &c->st->head;
 	if (field >= head->scopes[scope].n_fields)
 		return 0;
-	bool sum = slot == STATS_ALL && !head->scopes[scope].in_master;
+	bool sum = slot == STATS_ALL && head->scopes[scope].owner == STATS_OWNER_SLOT;
 	uint64_t total = 0;
 	for (int s = sum ? 0 : slot; s < (sum ? (int)head->slots : slot + 1); s++) {
-		const uint64_t *b = block(c, s, scope, index);
+		const uint64_t *b = stats_copy_block(c, s, scope, index);
 		total += b ? b[field] : 0;
 	}
 	return total;
@@ -225,5 +232,5 @@ const void *stats_block(const struct stats_copy *c, int slot, enum stats_scope s
 			return NULL;
 	if (mine + n < stats_table + stats_table_rows() && mine[n].scope == scope)
 		return NULL;
-	return block(c, slot, scope, index);
+	return stats_copy_block(c, slot, scope, index);
 }

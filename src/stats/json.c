@@ -32,10 +32,34 @@ unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend)
 	return ups;
 }
 
+enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigned index)
+{
+	unsigned input = stats_copy_entry(c, STATS_ENDPOINT, index)->parent;
+	const char *type = input < stats_copy_entries(c, STATS_INPUT) ? stats_copy_entry(c, STATS_INPUT, input)->unit : "";
+	if (strcmp(type, "udp") == 0 || strcmp(type, "unixgram") == 0)
+		return STATS_ENDPOINT_SOCKET;
+	if (strcmp(type, "capture") != 0)
+		return STATS_ENDPOINT_OTHER;
+	/* a DPDK queue has its memory elsewhere */
+	bool has_ring = stats_named(c, STATS_ALL, STATS_ENDPOINT, index, "receive_buffer_bytes") > 0;
+	return has_ring ? STATS_ENDPOINT_RING : STATS_ENDPOINT_QUEUE;
+}
+
+uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend)
+{
+	uint64_t first_us = 0;
+	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++) {
+		uint64_t us = stats_named(c, (int)slot, STATS_BACKEND, backend, "down_us");
+		if (stats_slot_is_ready(c, slot) && us && (!first_us || us < first_us))
+			first_us = us;
+	}
+	return first_us;
+}
+
 /* -- rows -------------------------------------------------------------------------------------------------------- */
 
-static const struct stats_entry *parent_of(const struct stats_copy *c, enum stats_scope scope,
-					   const struct stats_entry *e)
+const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
+					     const struct stats_entry *e)
 {
 	bool is_below_output = stats_scope_is_below_output(scope);
 	enum stats_scope above = is_below_output ? STATS_OUTPUT : STATS_INPUT;
@@ -51,13 +75,13 @@ static void scope_rows(const struct stats_copy *c, int worker, enum stats_scope 
 	unsigned n_fields = stats_fields(stats_copy_of(c), scope, &f);
 	unsigned first = scope == STATS_WORKER ? (unsigned)worker : 0;
 	unsigned n = scope == STATS_WORKER ? first + 1 : stats_copy_entries(c, scope);
-	if (scope == STATS_SLOT)
+	if (scope == STATS_SLOT || scope == STATS_PROCESS)
 		n = MIN(n, stats_slots(stats_copy_of(c)));
 	for (unsigned i = first; i < n; i++) {
 		if (!stats_block_exists(c, worker, scope, i))
 			continue;
 		struct stats_row row = {.worker = worker, .entry = stats_copy_entry(c, scope, i)};
-		row.parent = parent_of(c, scope, row.entry);
+		row.parent = stats_entry_parent(c, scope, row.entry);
 		for (unsigned k = 0; k < n_fields; k++) {
 			row.field = &f[k];
 			row.value = stats_value(c, worker, scope, i, f[k].index);
@@ -105,9 +129,9 @@ static void row_json(void *arg, const struct stats_row *row)
 		add_number(t, "worker", (unsigned)row->worker);
 	if (row->parent)
 		add_string(t, stats_scope_is_below_output(scope) ? "output" : "input", row->parent->name);
-	if (scope == STATS_SLOT)
+	if (scope == STATS_SLOT || scope == STATS_PROCESS)
 		text_add(t, ",\"slot\":%s", row->entry->name);
-	else if (scope != STATS_WORKER && scope != STATS_MASTER)
+	else if (scope != STATS_WORKER && scope != STATS_MASTER && scope != STATS_MONITOR && scope != STATS_HOST)
 		add_string(t, stats_scope_word(scope), row->entry->name);
 	if (scope == STATS_BACKEND)
 		add_string(t, "transport", row->entry->unit);
@@ -127,11 +151,12 @@ void stats_json(const struct stats_copy *c, struct text *t)
 
 /* -- status ------------------------------------------------------------------------------------------------------ */
 
-/* A slot's state is a word, and "workers" is the list of them. */
+/* A slot's state is a word, "workers" is the list of them, and times are not summed. */
 static bool is_said_otherwise(enum stats_scope scope, const char *name)
 {
-	return (scope == STATS_SLOT && strcmp(name, "state") == 0) || (scope == STATS_MASTER && strcmp(name, "worker"
-													     "s") == 0);
+	return (scope == STATS_SLOT && strcmp(name, "state") == 0) ||
+	       (scope == STATS_MASTER && strcmp(name, "workers") == 0) ||
+	       (scope == STATS_BACKEND && strcmp(name, "down_us") == 0);
 }
 
 /* Every counter of a block under its own name, summed over the workers where the scope is theirs. */
@@ -186,13 +211,14 @@ static void input_json(const struct stats_copy *c, unsigned index, const struct 
 
 static void backend_json(const struct stats_copy *c, unsigned index, const struct stats_entry *e, struct text *t)
 {
-	const struct stats_entry *output = parent_of(c, STATS_BACKEND, e);
+	const struct stats_entry *output = stats_entry_parent(c, STATS_BACKEND, e);
 	unsigned ups = stats_backend_ups(c, index), ready = 0;
 	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
 		ready += stats_slot_is_ready(c, slot);
 	add_string(t, "output", output ? output->name : "");
 	add_string(t, "transport", e->unit);
 	add_string(t, "state", ups == 0 ? "down" : ups < ready ? "partly up" : "up");
+	add_number(t, "down_us", stats_backend_down_us(c, index));
 }
 
 static void list_json(const struct stats_copy *c, enum stats_scope scope, const char *key, struct text *t)
@@ -228,7 +254,7 @@ static void brokers_json(const struct stats_copy *c, struct text *t)
 			if (!stats_block_exists(c, slot, STATS_BROKER, i))
 				continue;
 			const struct stats_entry *output =
-				parent_of(c, STATS_BROKER, stats_copy_entry(c, STATS_BROKER, i));
+				stats_entry_parent(c, STATS_BROKER, stats_copy_entry(c, STATS_BROKER, i));
 			text_add(t, "%s\n{\"worker\":%d", comma, slot);
 			add_string(t, "output", output ? output->name : "");
 			add_number(t, "node", stats_named(c, slot, STATS_BROKER, i, "node"));

@@ -25,11 +25,16 @@ static void scopes_make(struct stats_head *head)
 		[STATS_SLOT] = {STATS_SLOTS_MAX, sizeof(struct stats_slot)},
 		[STATS_ENDPOINT] = {STATS_ENDPOINTS_MAX, sizeof(struct stats_endpoint)},
 		[STATS_DEVICE] = {STATS_DEVICES_MAX, sizeof(struct stats_device)},
+		[STATS_MONITOR] = {1, sizeof(struct stats_monitor)},
+		[STATS_HOST] = {1, sizeof(struct stats_host)},
+		[STATS_INTERFACE] = {STATS_INTERFACES_MAX, sizeof(struct stats_interface)},
+		[STATS_PROCESS] = {STATS_SLOTS_MAX, sizeof(struct stats_process)},
+		[STATS_PATH] = {STATS_PATH_MAX, sizeof(struct stats_path)},
 	};
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		struct stats_scope_layout *l = &head->scopes[s];
-		l->in_master = s >= STATS_MASTER;
-		struct stats_page_layout *page = l->in_master ? &head->master_page : &head->slot_pages;
+		l->owner = stats_owner_of(s);
+		struct stats_page_layout *page = &head->pages[l->owner];
 		l->max_entries = blocks[s][0];
 		l->block_bytes = (uint32_t)align(blocks[s][1], STATS_BLOCK_ALIGN);
 		l->first_block = page->n_blocks;
@@ -73,8 +78,10 @@ void stats_layout_make(struct stats_head *head, unsigned slots)
 		l->directory_offset = align(at, STATS_BLOCK_ALIGN);
 		at = l->directory_offset + stats_listed_max(head, s) * sizeof(struct stats_entry);
 	}
-	at = page_make(&head->slot_pages, slots, align(at, STATS_PAGE_ALIGN));
-	head->file_bytes = page_make(&head->master_page, 1, at);
+	at = align(at, STATS_PAGE_ALIGN);
+	for (unsigned i = 0; i < STATS_OWNERS; i++)
+		at = page_make(&head->pages[i], i == STATS_OWNER_SLOT ? slots : 1, at);
+	head->file_bytes = at;
 }
 
 /* n things of `bytes` each from `at` on lie within `size`, and `at` is aligned for counters. */
@@ -98,8 +105,8 @@ static bool page_fits(const struct stats_page_layout *page, uint32_t n_pages, ui
 static bool scope_fits(const struct stats_head *head, enum stats_scope scope)
 {
 	const struct stats_scope_layout *l = &head->scopes[scope];
-	const struct stats_page_layout *page = stats_layout_of(head, l->in_master);
-	return l->in_master == (scope >= STATS_MASTER) && l->max_entries >= 1 &&
+	const struct stats_page_layout *page = &head->pages[stats_owner_of(scope)];
+	return l->owner == stats_owner_of(scope) && l->max_entries >= 1 &&
 	       l->max_entries <= 4 * STATS_ENDPOINTS_MAX && l->block_bytes % sizeof(uint64_t) == 0 &&
 	       (uint64_t)l->n_fields * sizeof(uint64_t) <= l->block_bytes &&
 	       (uint64_t)l->first_field + l->n_fields <= head->n_fields &&
@@ -122,9 +129,9 @@ int stats_layout_check(const struct stats_head *head, uint64_t file_bytes, struc
 	bool good = head->file_bytes == file_bytes && head->slots >= 1 && head->slots <= STATS_SLOTS_MAX &&
 		    head->n_fields <= STATS_FIELDS_MAX &&
 		    fits(head->fields_offset, head->n_fields, sizeof(struct stats_field), file_bytes) &&
-		    fits(head->directory_offset, 1, sizeof(struct stats_directory_head), file_bytes) &&
-		    page_fits(&head->slot_pages, head->slots, file_bytes) &&
-		    page_fits(&head->master_page, 1, file_bytes);
+		    fits(head->directory_offset, 1, sizeof(struct stats_directory_head), file_bytes);
+	for (unsigned i = 0; i < STATS_OWNERS && good; i++)
+		good = page_fits(&head->pages[i], i == STATS_OWNER_SLOT ? head->slots : 1, file_bytes);
 	for (unsigned s = 0; s < STATS_SCOPES && good; s++)
 		good = scope_fits(head, s);
 	return good ? 0 : err_set(err, -EINVAL, "The counter pages are damaged: an offset or a size is not possible.");

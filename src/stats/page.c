@@ -7,10 +7,10 @@
 #include <errno.h>
 #include <string.h>
 
-int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, bool is_master)
+int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, enum stats_owner owner)
 {
-	const struct stats_page_layout *l = stats_layout_of(head, is_master);
-	*p = (struct stats_page){.head = head, .is_master = is_master};
+	const struct stats_page_layout *l = &head->pages[owner];
+	*p = (struct stats_page){.head = head, .owner = owner};
 	p->shared = (struct stats_page_head *)page;
 	p->stamps = (uint32_t *)(page + l->stamps_offset);
 	p->published = page + l->published_offset;
@@ -30,7 +30,7 @@ void stats_page_fini(struct stats_page *p)
 static inline const struct stats_scope_layout *block_use(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	const struct stats_scope_layout *l = &p->head->scopes[scope];
-	BUG_ON(index >= l->max_entries || p->is_master != (bool)l->in_master);
+	BUG_ON(index >= l->max_entries || p->owner != l->owner);
 	if (UNLIKELY(index >= p->shared->used[scope]))
 		__atomic_store_n(&p->shared->used[scope], index + 1, __ATOMIC_RELEASE);
 	return l;
@@ -92,6 +92,31 @@ struct stats_device *stats_device(struct stats_page *p, unsigned index)
 	return draft_block(p, STATS_DEVICE, index);
 }
 
+struct stats_monitor *stats_monitor(struct stats_page *p)
+{
+	return draft_block(p, STATS_MONITOR, 0);
+}
+
+struct stats_host *stats_host(struct stats_page *p)
+{
+	return draft_block(p, STATS_HOST, 0);
+}
+
+struct stats_interface *stats_interface(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_INTERFACE, index);
+}
+
+struct stats_process *stats_process(struct stats_page *p, unsigned slot)
+{
+	return draft_block(p, STATS_PROCESS, slot);
+}
+
+struct stats_path *stats_path(struct stats_page *p, unsigned index)
+{
+	return draft_block(p, STATS_PATH, index);
+}
+
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	const struct stats_scope_layout *l = block_use(p, scope, index);
@@ -129,7 +154,7 @@ static void make_equal(struct stats_page *p, bool publish)
 {
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		const struct stats_scope_layout *l = &p->head->scopes[s];
-		if ((bool)l->in_master != p->is_master)
+		if (l->owner != p->owner)
 			continue;
 		for (uint32_t i = 0; i < p->shared->used[s]; i++) {
 			uint64_t offset = l->half_offset + i * (uint64_t)l->block_bytes;

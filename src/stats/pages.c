@@ -37,17 +37,14 @@ static int file_make(struct stats *st, struct err *err)
 static int pages_make(struct stats *st, struct err *err)
 {
 	const struct stats_head *head = &st->head;
-	unsigned slots = head->slots;
-	st->pages = calloc(slots + 1, sizeof(*st->pages));
+	unsigned n = stats_pages_n(head);
+	st->pages = calloc(n, sizeof(*st->pages));
 	if (!st->pages)
-		return err_set(err, -ENOMEM, "No memory for %u counter pages.", slots);
-	for (unsigned i = 0; i <= slots; i++) {
-		bool is_master = i == slots;
-		const struct stats_page_layout *l = stats_layout_of(head, is_master);
-		char *page = st->file + l->first_offset + (is_master ? 0 : i) * l->page_bytes;
-		if (stats_page_init(&st->pages[i], head, page, is_master) != 0)
-			return err_set(err, -ENOMEM, "No memory for %u counter pages.", slots);
-	}
+		return err_set(err, -ENOMEM, "No memory for %u counter pages.", n);
+	for (unsigned i = 0; i < n; i++)
+		if (stats_page_init(&st->pages[i], head, st->file + stats_page_offset(head, i),
+				    stats_page_owner(head, i)) != 0)
+			return err_set(err, -ENOMEM, "No memory for %u counter pages.", n);
 	return 0;
 }
 
@@ -75,8 +72,12 @@ struct stats *stats_new(unsigned slots, struct err *err)
 		snprintf(name, sizeof(name), "%u", i);
 		stats_name(st, STATS_WORKER, i, name, 0, 0, "");
 		stats_name(st, STATS_SLOT, i, name, 0, 0, "");
+		stats_name(st, STATS_PROCESS, i, name, 0, 0, "");
 	}
 	stats_name(st, STATS_MASTER, 0, "master", 0, 0, "");
+	stats_name(st, STATS_MONITOR, 0, "monitor", 0, 0, "");
+	stats_name(st, STATS_HOST, 0, "host", 0, 0, "");
+	stats_drops_name(st);
 	return st;
 }
 
@@ -84,7 +85,7 @@ void stats_free(struct stats *st)
 {
 	if (!st)
 		return;
-	for (unsigned i = 0; st->pages && i <= st->head.slots; i++)
+	for (unsigned i = 0; st->pages && i < stats_pages_n(&st->head); i++)
 		stats_page_fini(&st->pages[i]);
 	free(st->pages);
 	if (st->fd == -1) { /* a reader's tables are its own, the master's lie in the file */
@@ -116,6 +117,21 @@ struct stats_page *stats_slot_page(struct stats *st, unsigned slot)
 struct stats_page *stats_master_page(struct stats *st)
 {
 	return &st->pages[st->head.slots];
+}
+
+struct stats_page *stats_monitor_page(struct stats *st)
+{
+	return &st->pages[st->head.slots + 1];
+}
+
+unsigned stats_entries_max(const struct stats *st, enum stats_scope scope)
+{
+	return stats_listed_max(&st->head, scope);
+}
+
+bool stats_scope_is_monitors(unsigned scope)
+{
+	return scope < STATS_SCOPES && stats_owner_of(scope) == STATS_OWNER_MONITOR;
 }
 
 unsigned stats_slots(const struct stats *st)

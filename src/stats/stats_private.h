@@ -3,13 +3,14 @@
  * The file of the counter pages. Every offset and size is in its head, so that a reader built from another counter.def
  * finds its way; STATS_FORMAT changes when one of these structs does.
  *
- *   file       head | field table | directory | slot page 0 … N-1 | master page          each begins on a 4 KiB page
+ *   file       head | field table | directory | slot page 0 … N-1 | master page | monitor page; each begins on 4 KiB
  *   directory  sequence, n[] | entries of WORKER | entries of INPUT | …                  written by the master
  *   page       sequence, used[] | stamps | published half | draft half                   written by its one writer
  *   half       blocks of the page's scopes, one array each; a block is 64-bit counters, filled up to 64 bytes
  *
  *              slot page:   WORKER 1, INPUT 64, OUTPUT 64, BACKEND 10,064, KAFKA 64, BROKER 1,024
  *              master page: MASTER 1, SLOT 256, ENDPOINT 16,384, DEVICE 512
+ *              monitor page: MONITOR 1, HOST 1, INTERFACE 64, PROCESS 256, PATH 128
  *
  * sequence  odd while blocks go from the draft to the published half.
  * stamps    for each block, the low half of the odd sequence number of its last publication. A copy of 10,000 backends
@@ -25,7 +26,7 @@
 #include <stats.h>
 
 enum {
-	STATS_FORMAT = 1,
+	STATS_FORMAT = 2,
 	STATS_BLOCK_ALIGN = 64, /* a cache line: two blocks never share one */
 	STATS_PAGE_ALIGN = 4096,
 	STATS_FIELDS_MAX = 4096, /* what a reader accepts */
@@ -33,12 +34,15 @@ enum {
 };
 #define STATS_MAGIC "millrace"
 
+/* Who writes a page, in the order of the file. */
+enum stats_owner { STATS_OWNER_SLOT, STATS_OWNER_MASTER, STATS_OWNER_MONITOR, STATS_OWNERS };
+
 struct stats_scope_layout {
 	uint32_t first_field, n_fields; /* in the field table */
 	uint32_t max_entries;
 	uint32_t block_bytes;
 	uint32_t first_block; /* its number within the page: index of the stamps */
-	uint32_t in_master;
+	uint32_t owner;
 	uint64_t half_offset;      /* of its first block, from the start of each half */
 	uint64_t directory_offset; /* of its first entry, in the file */
 };
@@ -58,7 +62,7 @@ struct stats_head {
 	uint64_t file_bytes;
 	uint64_t fields_offset, directory_offset;
 	uint32_t n_fields, field_bytes, entry_bytes, n_scopes;
-	struct stats_page_layout slot_pages, master_page;
+	struct stats_page_layout pages[STATS_OWNERS];
 	struct stats_scope_layout scopes[STATS_FILE_SCOPES];
 };
 
@@ -82,7 +86,7 @@ struct stats_page {
 	struct stats_page_head *shared;
 	uint32_t *stamps;
 	char *published, *draft;
-	bool is_master;
+	enum stats_owner owner;
 	uint8_t *is_touched; /* by block */
 	struct stats_touched *touched;
 	unsigned n_touched;
@@ -93,7 +97,7 @@ struct stats {
 	char *file;
 	int fd, reader_fd;          /* -1 of a reader */
 	struct stats_field *fields; /* a copy, every string ends */
-	struct stats_page *pages;   /* slots + 1; NULL of a reader */
+	struct stats_page *pages;   /* slots, master, monitor; NULL of a reader */
 	struct stats_entry *entries[STATS_SCOPES];
 	unsigned n_entries[STATS_SCOPES]; /* of a reader: as they were when it was opened */
 };
@@ -107,9 +111,28 @@ void stats_layout_make(struct stats_head *head, unsigned slots);
 /* 0 when each part that the head names lies within the file and the parts fit together, else -EINVAL with err. */
 int stats_layout_check(const struct stats_head *head, uint64_t file_bytes, struct err *err);
 
-static inline const struct stats_page_layout *stats_layout_of(const struct stats_head *head, bool is_master)
+/* Who writes the blocks of a scope. */
+static inline enum stats_owner stats_owner_of(enum stats_scope scope)
 {
-	return is_master ? &head->master_page : &head->slot_pages;
+	return scope >= STATS_MONITOR ? STATS_OWNER_MONITOR : scope >= STATS_MASTER ? STATS_OWNER_MASTER : STATS_OWNER_SLOT;
+}
+
+/* All pages are numbered through: slots, master, monitor. */
+static inline unsigned stats_pages_n(const struct stats_head *head)
+{
+	return head->slots + 2;
+}
+
+static inline enum stats_owner stats_page_owner(const struct stats_head *head, unsigned page)
+{
+	return page < head->slots ? STATS_OWNER_SLOT : page == head->slots ? STATS_OWNER_MASTER : STATS_OWNER_MONITOR;
+}
+
+/* Where page number `page` begins in the file. */
+static inline uint64_t stats_page_offset(const struct stats_head *head, unsigned page)
+{
+	const struct stats_page_layout *l = &head->pages[stats_page_owner(head, page)];
+	return l->first_offset + (page < head->slots ? page : 0) * l->page_bytes;
 }
 
 /* Room in the directory: of WORKER the slots are listed, although a page has one block of it. */
@@ -118,9 +141,20 @@ static inline uint32_t stats_listed_max(const struct stats_head *head, enum stat
 	return scope == STATS_WORKER ? head->slots : head->scopes[scope].max_entries;
 }
 
+/* Of what is below an output that output, of an ENDPOINT or DEVICE its input, else NULL. */
+const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
+					     const struct stats_entry *e);
+enum { STATS_BROKER_STATE_UP = 2 };
+
+/* The counters of one block; NULL: out of range. */
+const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+
 /* Prepares one page of a mapping for its writer. 0 or -ENOMEM. */
-int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, bool is_master);
+int stats_page_init(struct stats_page *p, const struct stats_head *head, char *page, enum stats_owner owner);
 void stats_page_fini(struct stats_page *p);
+
+/* Names the blocks of PATH. */
+void stats_drops_name(struct stats *st);
 
 /* Copies the directory under its sequence number into arrays of max_entries each. 0 or -EAGAIN. */
 int stats_directory_take(const struct stats *st, struct stats_entry *to[STATS_SCOPES], unsigned n[STATS_SCOPES],

@@ -17,6 +17,11 @@
 #define ROW_SLOT(name) ROW_INDEX(stats_slot, name)
 #define ROW_ENDPOINT(name) ROW_INDEX(stats_endpoint, name)
 #define ROW_DEVICE(name) ROW_INDEX(stats_device, name)
+#define ROW_MONITOR(name) ROW_INDEX(stats_monitor, name)
+#define ROW_HOST(name) ROW_INDEX(stats_host, name)
+#define ROW_INTERFACE(name) ROW_INDEX(stats_interface, name)
+#define ROW_PROCESS(name) ROW_INDEX(stats_process, name)
+#define ROW_PATH(name) ROW_INDEX(stats_path, name)
 
 enum { NAME_BYTES = sizeof(((struct stats_field *)0)->name), HELP_BYTES = sizeof(((struct stats_field *)0)->help) };
 #define COUNTER(scope, row, kind, ledger, text)                                                                        \
@@ -36,7 +41,8 @@ unsigned stats_table_rows(void)
 
 /* Names of the scopes as people and programs see them. */
 static const char *const scope_words[STATS_SCOPES] = {
-	"worker", "input", "output", "backend", "kafka", "broker", "master", "slot", "endpoint", "device",
+	"worker", "input", "output", "backend", "kafka", "broker", "master", "slot", "endpoint", "device", "monitor",
+	"host",	  "interface", "process", "path",
 };
 
 const char *stats_scope_word(enum stats_scope scope)

@@ -64,10 +64,12 @@ def test_status_json(loaded):
 def test_stats(loaded):
     """Every counter row with worker, input or output, backend; their sums are what status says; the text has the same."""
     rows = loaded.stats()["counters"]
-    assert {r["scope"] for r in rows} == {"worker", "input", "output", "backend", "master", "slot", "endpoint"}
+    scopes = {"worker", "input", "output", "backend", "master", "slot", "endpoint", "monitor", "host", "process", "path"}
+    assert {r["scope"] for r in rows} - {"interface"} == scopes
     assert {r["kind"] for r in rows} <= {"counter", "gauge", "loss", "hint"}
     labels = {"input": {"worker", "input"}, "output": {"worker", "output"}, "worker": {"worker"}, "slot": {"slot"},
-              "backend": {"worker", "output", "backend", "transport"}, "endpoint": {"endpoint", "input"}}
+              "backend": {"worker", "output", "backend", "transport"}, "endpoint": {"endpoint", "input"},
+              "process": {"slot"}, "path": {"path"}}
     for scope, keys in labels.items():
         assert all(keys <= r.keys() for r in rows if r["scope"] == scope), scope
     names = [tuple(sorted((k, v) for k, v in r.items() if k not in ("value", "kind"))) for r in rows]
@@ -92,7 +94,8 @@ def test_every_row_of_counter_def_is_there(loaded):
     from conftest import ROOT as tree
     rows = re.findall(r"^COUNTER\((\w+), (\w+),", (tree / "include/tbl/counter.def").read_text(), re.M)
     found = {(r["scope"].upper(), r["name"]) for r in loaded.stats()["counters"]}
-    wanted = {r for r in rows if r[0] in {"WORKER", "INPUT", "OUTPUT", "BACKEND", "MASTER", "SLOT", "ENDPOINT"}}
+    wanted = {r for r in rows if r[0] in {"WORKER", "INPUT", "OUTPUT", "BACKEND", "MASTER", "SLOT", "ENDPOINT", "HOST",
+                                         "PROCESS", "PATH"}}
     assert wanted and wanted <= found
 
 
@@ -111,11 +114,11 @@ def test_drops(bench):
     send_stream(bench, "tcp", b"a:1|c\n" * 90 + b"bad\n" * 9 + b"k" * 70000 + b"\n")
     wait_counters(millrace, received_lines=100)
     text = millrace.ctl("drops").stdout
-    assert [line.split()[0] for line in text.splitlines() if line and not line[0].isspace()] == [
-        "sockets", "inputs", "outputs", "backends", "The"]
-    assert re.search(r"^ +in +invalid_lines +9 lines +9\.00 %$", text, re.M), text
-    assert re.search(r"^ +in +dropped_too_long_lines +1 lines +1\.00 %$", text, re.M)
-    assert re.search(r"^The worst: input in, invalid_lines \(9\.00 %\): .*validate: false", text, re.M)
+    assert re.findall(r"^(\w+) .* \d+ +\d+ +(?:-|[\d.]+ %)", text, re.M)[-4:] == ["invalid", "worker", "queue", "backend"]
+    assert re.search(r"^invalid +lines +100 +10 +10 %", text, re.M), text
+    assert re.search(r"^  invalid_lines +lines +9 .* in$", text, re.M), text
+    assert re.search(r"^  dropped_too_long_lines +lines +1 .* in$", text, re.M), text
+    assert re.search(r"^The worst: invalid lost 10\.00 % .*: in: .*validate: false", text, re.M), text
 
 
 def test_top_into_a_file(bench):
@@ -133,7 +136,7 @@ def test_top_into_a_file(bench):
      re.M)
     assert len(heads) == 2
     assert all(a == b for a, b in heads) and 1000 < int(heads[1][0]) < 3000
-    workers = re.findall(r"^([01]) +ready +\d+ +(\d+) +(\d+)", text, re.M)
+    workers = re.findall(r"^([01]) +ready +\d+ +\d+ % +(\d+) +(\d+)", text, re.M)
     assert len(workers) == 4
     assert abs(sum(int(w[1]) for w in workers[2:]) - int(heads[1][0])) <= 2
     assert len(re.findall(rf"^out/{backend.addresses[0]} ", text, re.M)) == 2

@@ -11,6 +11,7 @@ int ctl_main(int argc, char **argv);
 #include "../../tools/ctl_drops.c"
 #include "../../tools/ctl_hash.c"
 #include "../../tools/ctl_kafka.c"
+#include "../../tools/ctl_screen.c"
 #include "../../tools/ctl_show.c"
 #include "../../tools/ctl_status.c"
 #include "../../tools/ctl_top.c"

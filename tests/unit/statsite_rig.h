@@ -193,6 +193,11 @@ static inline void rig_check(void)
 #define RIG_KAFKA(...)
 #define RIG_BROKER(...)
 #define RIG_DEVICE(...)
+#define RIG_MONITOR(...)
+#define RIG_HOST(...)
+#define RIG_INTERFACE(...)
+#define RIG_PROCESS(...)
+#define RIG_PATH(...)
 #define RIG_BACKEND(name, ledger) sum += (STATS_LEDGER_##ledger == STATS_LEDGER_RECORDS_OUT) ? d->name : 0;
 #include <tbl/counter.def>
 		wrong += d->offered_records != sum;

@@ -55,7 +55,7 @@ static int sealed_copy(const struct stats *st, size_t bytes, int seals)
 {
 	int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	ck_assert_int_eq(ftruncate(fd, (off_t)st->head.file_bytes), 0);
-	size_t front = MIN(bytes, st->head.slot_pages.first_offset);
+	size_t front = MIN(bytes, st->head.pages[STATS_OWNER_SLOT].first_offset);
 	ck_assert_int_eq(pwrite(fd, st->file, front, 0), (ssize_t)front);
 	ck_assert_int_eq(ftruncate(fd, (off_t)bytes), 0);
 	ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, seals), 0);

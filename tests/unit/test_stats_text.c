@@ -277,7 +277,7 @@ START_TEST(test_status_json)
 			"\"kernel_dropped_datagrams\":5,");
 	assert_contains("{\"name\":\"shards\",\"unit\":\"lines\",\"offered_records\":36,");
 	assert_contains("{\"name\":\"10.0.0.1:8125\",\"output\":\"shards\",\"transport\":\"tcp\",\"state\":\"up\","
-			"\"offered_records\":20,");
+			"\"down_us\":0,\"offered_records\":20,");
 	assert_contains("{\"name\":\"k1:9092\",\"output\":\"raw\",\"transport\":\"kafka\",\"state\":\"down\",");
 	text_free(&t);
 	stats_slot(m, 1)->state = 2;

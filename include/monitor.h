@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * monitor: one process beside the workers. It reads all counter pages once a second, keeps ten minutes of the main
+ * rates, samples the host, and answers HTTP: /metrics, /healthz, /readyz, /api/status and the page. It writes the
+ * monitor's page only, reads no traffic, and may die at any time: the master starts the next one, and nothing is lost
+ * but its history.
+ */
+#ifndef MONITOR_H
+#define MONITOR_H
+
+#include <base.h>
+
+struct conf;
+struct stats;
+
+/* One message of its link, a SOCK_SEQPACKET pair, in either direction. EOF: the other end is gone, or ends us. */
+enum monitor_message_type {
+	MONITOR_READY,    /* monitor: sampling, and serving when it has a socket */
+	MONITOR_NAME,     /* monitor: name a block of its page in the directory, whose one writer is the master */
+	MONITOR_LOG,      /* master: value is the enum log_level */
+	MONITOR_LOG_FILE, /* master: log lines go to the descriptor that comes with it, from now on */
+};
+struct monitor_message {
+	uint32_t type;
+	uint32_t scope, index, parent; /* MONITOR_NAME, as stats_name; scopes of the monitor's page only */
+	uint64_t value;
+	char name[264]; /* "": takes the entry out again */
+	char unit[16];
+};
+
+/* What it needs of the master. All is made before fork. */
+struct monitor_setup {
+	const struct conf *cf;
+	const struct identity *identity; /* whom it becomes */
+	struct stats *stats;
+	int link;            /* our end */
+	int http_fd;         /* listens; -1: no HTTP */
+	const char *http_at; /* the address that it really has, "127.0.0.1:8126"; "" */
+	uint16_t http_port;
+	int64_t master_pid;
+};
+
+/* Runs in the child right after fork, with all signals blocked; never returns. Mappings that only a worker may have are
+ * given up before. */
+_Noreturn void monitor_run(const struct monitor_setup *setup);
+
+#endif

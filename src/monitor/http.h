@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * http: the monitor's HTTP server: libmicrohttpd in the monitor's loop. Which page says what is in answers.c.
+ *
+ * It may be asked by anybody who reaches its address, so everything is bounded: connections, those of one address,
+ * their memory and time, the memory of answers that slow readers hold, and the CPU: an answer that took long to make is
+ * given to everybody who asks for it within ten times that long.
+ */
+#ifndef MONITOR_HTTP_H
+#define MONITOR_HTTP_H
+
+#include <base.h>
+
+struct monitor;
+struct http;
+
+/* One answer in the making. */
+struct answer {
+	unsigned status;
+	struct text body;
+	uint64_t since; /* asked: only points of the history from this one on; 0: all */
+	char nonce[33]; /* of the page: what its own script and style are known by */
+};
+
+/* The server on a listening descriptor, which it owns from now on. NULL with err. */
+struct http *http_open(struct monitor *m, int fd, struct err *err);
+/* Each second: ends connections whose request takes too long. */
+void http_second(struct http *h);
+
+/* answers.c: what stands at each path. `type` is its Content-Type. NULL: nothing does. */
+struct route {
+	const char *path, *type;
+	void (*make)(struct monitor *m, struct answer *a);
+};
+extern const struct route http_routes[];
+enum { HTTP_ROUTES = 6 };
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The life of the monitor: closes what is not its own, says READY, samples each second, serves HTTP, and leaves when
+ * its link ends. Starts nothing, drains nothing, and waits for nobody.
+ */
+#include "http.h"
+#include "monitor.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Signals for the whole group are the master's to understand: we end with our link. A crash must still kill. */
+static void signals_init(void)
+{
+	sigset_t blocked;
+	sigfillset(&blocked);
+	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
+		sigdelset(&blocked, deadly[i]);
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
+	sigprocmask(SIG_SETMASK, &blocked, NULL);
+}
+
+static int tell(struct monitor *m, const struct monitor_message *msg)
+{
+	return net_send_fd(m->setup->link, msg, sizeof *msg, -1);
+}
+
+int monitor_name(struct monitor *m, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
+		 const char *unit)
+{
+	struct monitor_message msg = {.type = MONITOR_NAME, .scope = scope, .index = index, .parent = parent};
+	snprintf(msg.name, sizeof msg.name, "%s", name ? name : "");
+	snprintf(msg.unit, sizeof msg.unit, "%s", unit ? unit : "");
+	return tell(m, &msg);
+}
+
+static void linked(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)events;
+	struct monitor_message msg;
+	int fd;
+	ssize_t n;
+	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
+		if (msg.type == MONITOR_LOG)
+			log_set_level((enum log_level)msg.value);
+		if (msg.type == MONITOR_LOG_FILE && fd != -1)
+			log_file_take(fd);
+		else if (fd != -1)
+			close(fd);
+	}
+	if (n == -EAGAIN || n == -EINTR)
+		return;
+	ev_break(loop, EVBREAK_ALL); /* the master is gone, or has no more need of us */
+}
+
+static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	monitor_sample(timer->data);
+}
+
+static int open_all(struct monitor *m, struct err *err)
+{
+	const struct monitor_setup *setup = m->setup;
+	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
+	if (!m->loop)
+		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	m->copy = stats_copy_new(m->stats);
+	m->slots = calloc(stats_slots(m->stats), sizeof *m->slots);
+	m->host = net_host_open(0);
+	m->drops = stats_drops_new(m->stats);
+	if (!m->copy || !m->slots || !m->host || !m->drops)
+		return err_set(err, -ENOMEM, "No memory to read the counter pages.");
+	m->counters->pid = (uint64_t)getpid();
+	m->counters->started_us = clock_real_us();
+	m->counters->starts++;
+	m->counters->http_port = setup->http_port;
+	ev_io_init(&m->link, linked, setup->link, EV_READ);
+	ev_timer_init(&m->second, every_second, 1, 1);
+	m->link.data = m->second.data = m;
+	ev_io_start(m->loop, &m->link);
+	ev_timer_start(m->loop, &m->second);
+	if (setup->http_fd != -1)
+		m->http = http_open(m, setup->http_fd, err);
+	return setup->http_fd == -1 || m->http ? 0 : -EIO;
+}
+
+void monitor_run(const struct monitor_setup *setup)
+{
+	const int keep[] = {setup->link, setup->http_fd};
+	static struct monitor m;
+	m = (struct monitor){.setup = setup, .stats = setup->stats, .page = stats_monitor_page(setup->stats)};
+	struct err err = {""};
+	log_set_who("monitor");
+	proc_set_title("millrace/mon");
+	proc_close_others(keep, ARRAY_LEN(keep));
+	signals_init();
+	if (setup->cf->daemon)
+		proc_leave_terminal();
+	m.counters = stats_monitor(m.page);
+	if (privileges_drop(setup->identity, PRIVILEGES_MONITOR, setup->cf->seccomp, &err) != 0 ||
+	    open_all(&m, &err) != 0) {
+		log_error("%s", err.text);
+		_exit(EXIT_FAILURE);
+	}
+	tell(&m, &(struct monitor_message){.type = MONITOR_READY});
+	monitor_sample(&m);
+	ev_run(m.loop, 0);
+	_exit(EXIT_SUCCESS);
+}
