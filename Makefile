@@ -25,7 +25,7 @@ HAS_KAFKA := $(if $(filter auto,$(KAFKA)),$(shell pkg-config --exists rdkafka &&
 PCAP      ?= auto
 HAS_PCAP  := $(if $(filter auto,$(PCAP)),$(shell pkg-config --exists libpcap && echo 1),$(filter 1,$(PCAP)))
 
-LIBS          := -lev -lyaml -lxxhash -lcares -lmicrohttpd -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)$(if $(HAS_PCAP), -lpcap)
+LIBS          := -lev -lyaml -lxxhash -lcares -lmicrohttpd -lcap -lseccomp -lm -lpthread$(if $(HAS_KAFKA), -lrdkafka)$(if $(HAS_PCAP), -lpcap)
 LIBS_replay   := -lpcap
 LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)

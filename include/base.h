@@ -48,9 +48,29 @@ _Noreturn void base_bug(const char *what, const char *file, int line);
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-/* Where lines go: stderr (one write(2) a line, so that processes do not mix), or syslog. `who` stands before each
- * text ("master", "worker 2") and is copied. Call again after fork to change `who`. */
-void log_open(const char *who, bool to_syslog, enum log_level level);
+/* Where lines go. Each is one write, so that processes do not mix, and none waits for its reader: what he does not take
+ * is lost, counted and said later. */
+enum log_target {
+	LOG_TARGET_STDERR,
+	LOG_TARGET_SYSLOG,  /* /dev/log, facility daemon */
+	LOG_TARGET_JOURNAL, /* systemd's own protocol */
+	LOG_TARGET_FILE,    /* of log_file_open */
+};
+/* `who` stands before each text ("master") and is copied. */
+void log_open(const char *who, enum log_target target, enum log_level level);
+/* In a child right after fork: the same target and level, another name ("worker 2"). */
+void log_set_who(const char *who);
+/* Master, which may do what its children may not: opens the file that lines are appended to, for itself and the children
+ * that it forks later. Again: anew, for after a rotation. 0, or -errno with err, and the lines go where they went. */
+int log_file_open(const char *path, struct err *err);
+/* The descriptor of the file, which proc_close_others spares; -1: none. In a child: lines go into this one from now on
+ * (takes fd). */
+int log_file_fd(void);
+void log_file_take(int fd);
+/* Whether stderr is what systemd connected with its journal. */
+bool log_stderr_is_journal(void);
+/* Errors and warnings go to stderr too: for a start that somebody watches. */
+void log_copy_to_stderr(bool on);
 /* Before the first fork of a daemon: a pipe on stderr that is full then loses lines instead of blocking; how many is
  * said when it takes some again. Other text for stderr is no longer safe from EAGAIN after it. */
 void log_never_wait(void);
@@ -59,7 +79,9 @@ enum log_level log_get_level(void);
 /* 0 and *level for "error", "warn", "info", "debug" (any case; also statsrelay's "warning"), else -EINVAL. */
 int log_level_parse(const char *name, enum log_level *level);
 
-/* Text that came from outside goes through text_escape first. A newline within the text is written as "\n". */
+/* Text that came from outside goes through text_escape first. A newline within the text is written as "\n". At most
+ * LOG_LINES_PER_SECOND of a process in any second: further ones are lost and counted, whatever goes wrong. */
+enum { LOG_LINES_PER_SECOND = 500 };
 void log_line(enum log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_error(...) log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warn(...) log_line(LOG_LEVEL_WARN, __VA_ARGS__)
@@ -134,10 +156,12 @@ static inline uint32_t hash_slot(uint32_t murmur)
 /* -- process --------------------------------------------------------------------------------------------------- */
 
 unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
-/* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped). */
+/* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped) and the log's file. */
 void proc_close_others(const int *keep, size_t n);
 /* First in main: where 0, 1 or 2 is closed, /dev/null is opened, or what we open next would get our output. */
 void proc_fill_standard(void);
+/* 0, 1 and 2 become /dev/null: a daemon and its children hold nobody's terminal or pipe. */
+void proc_leave_terminal(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 /* What a process has used, of /proc/PID/stat. 0, or -ESRCH when there is none; -EINVAL when the text is none. The CPU time
  * has the grain of the kernel's clock tick, 10 ms. */
@@ -149,5 +173,43 @@ struct proc_usage {
 };
 int proc_usage(int64_t pid, struct proc_usage *u);
 int proc_usage_parse(const char *stat, struct proc_usage *u); /* pure, but for the size of a page and a tick */
+
+/* -- privileges ------------------------------------------------------------------------------------------------ */
+
+/* Whom workers and monitor become. Looked up once, by the master, so that no child asks the user database. */
+struct identity {
+	bool is_root; /* we are uid 0 and may become somebody else */
+	unsigned uid, gid;
+	unsigned groups[256]; /* supplementary */
+	size_t n_groups;
+	char user[64], group[64];
+};
+
+/* Master, before fork. "" for user: started as root `otherwise`, else oneself; "" for group: the user's own. Both are
+ * names or numbers. Not root: only oneself is allowed. 0, or -errno with err. */
+int identity_find(struct identity *id, const char *user, const char *group, const char *otherwise, struct err *err);
+/* A group's number by name or number. 0, or -errno with err, in which `option` stands. */
+int identity_group(const char *name, const char *option, unsigned *gid, struct err *err);
+
+/* What a process is, and so which system calls it may make: the table is in src/base/seccomp.c. */
+enum privileges_role { PRIVILEGES_WORKER, PRIVILEGES_MONITOR };
+
+/* Gives up for ever, in this order: all capabilities (bounding, inheritable and ambient ones too), groups, gid and uid
+ * of before, what an exec could give (no_new_privs), being traced or dumped, and, with `is_filtered`, the system calls
+ * that the role does not need. For a child of the master right after it closed what is not its own, while it has one
+ * thread: before rd_kafka_new and other libraries that start some. 0, or -errno with err: the child must end then. */
+int privileges_drop(const struct identity *id, enum privileges_role role, bool is_filtered, struct err *err);
+
+/* Bit of a capability in a set: CAPABILITY(CAP_NET_RAW), with <linux/capability.h>. */
+#define CAPABILITY(cap) (UINT64_C(1) << (cap))
+/* The effective capabilities of this process. */
+uint64_t privileges_have(void);
+/* Master, before it has threads and opens anything: keeps of what it has only these, in the bounding set too. 0, or
+ * -errno with err. */
+int privileges_keep(uint64_t capabilities, struct err *err);
+/* Whether this path, if it is there, may be reached with `mode` (of access(2)) without any capability. One thread only. */
+bool privileges_may_reach(const char *path, int mode);
+/* "cap_net_raw, cap_kill", or "none". */
+void privileges_format(struct text *t, uint64_t capabilities);
 
 #endif

@@ -50,6 +50,8 @@ struct input_type {
 	bool stays_in_slot; /* descriptors mean nothing to a sibling: never lent */
 	/* Any process: what is wrong with the options beyond what src/conf knows, a line each. Returns how many. */
 	size_t (*check)(const struct conf_input *cf, const char *path, struct text *errors);
+	/* Master: the capabilities that bind and renew need, beyond those of sockets (CAPABILITY). NULL: none. */
+	uint64_t (*capabilities)(const struct conf_input *cf);
 	/* Master: closes what bind made of this endpoint. NULL: its descriptors are all there is. */
 	void (*unbind)(struct input *in, struct endpoint *ep);
 	/* Worker, right after fork: gives up all mappings of other slots, and appends what its own slot keeps to keep[*n]
@@ -175,6 +177,8 @@ int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n
 void input_fini(struct input *in); /* master: closes and removes what it bound */
 /* Any process: what is wrong with the options of every input's type. Returns how many errors were added, a line each. */
 size_t input_check(const struct conf *cf, struct text *errors);
+/* Master: the capabilities that this input needs, on this machine as it is set up now. */
+uint64_t input_capabilities(const struct conf_input *cf);
 /* Worker, right after fork: descriptors that slot's tenant keeps, appended to keep[*n]; gives up the mappings of others. */
 void input_keep(struct input *in, unsigned slot, int *keep, size_t *n);
 /* Another child than a worker, right after fork: gives up all mappings. Its descriptors it closes itself. */

@@ -15,6 +15,8 @@ enum {
 	MASTER_EXIT_LEFT = 3,	   /* drained, and something was left: the last log lines say how much */
 };
 
+/* First in main: signals for a master that runs do not kill one that is about to. They wait until it obeys them. */
+void master_hold_signals(void);
 /* Runs until a signal or a command ends it. Returns the exit code; every error has been logged. The configuration is
  * borrowed. */
 int master_run(const struct conf *cf);

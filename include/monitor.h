@@ -15,9 +15,10 @@ struct stats;
 
 /* One message of its link, a SOCK_SEQPACKET pair, in either direction. EOF: the other end is gone, or ends us. */
 enum monitor_message_type {
-	MONITOR_READY, /* monitor: sampling, and serving when it has a socket */
-	MONITOR_NAME,  /* monitor: name a block of its page in the directory, whose one writer is the master */
-	MONITOR_LOG,   /* master: value is the enum log_level */
+	MONITOR_READY,    /* monitor: sampling, and serving when it has a socket */
+	MONITOR_NAME,     /* monitor: name a block of its page in the directory, whose one writer is the master */
+	MONITOR_LOG,      /* master: value is the enum log_level */
+	MONITOR_LOG_FILE, /* master: log lines go to the descriptor that comes with it, from now on */
 };
 struct monitor_message {
 	uint32_t type;
@@ -30,6 +31,7 @@ struct monitor_message {
 /* What it needs of the master. All is made before fork. */
 struct monitor_setup {
 	const struct conf *cf;
+	const struct identity *identity; /* whom it becomes */
 	struct stats *stats;
 	int link;            /* our end */
 	int http_fd;         /* listens; -1: no HTTP */

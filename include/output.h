@@ -41,7 +41,7 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
-	/* Worker: opens the files anew that it appends to. NULL: it has none. */
+	/* Worker: out->file is another one. NULL: it has none. */
 	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
 	 * each backend with something left, then frees. */
@@ -58,6 +58,7 @@ struct output {
 	enum output_wants wants;
 	bool wants_from; /* the sender of each item */
 	void *shared;    /* of prepare */
+	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
 
 	/* set by the worker before open */
 	struct ev_loop *loop;
@@ -76,6 +77,10 @@ struct output {
 /* Master: fills in type, cf, index, overflow, wants, first_backend and n_backends, and prepares. 0, or -errno with
  * err. */
 int output_init(struct output *out, const struct conf *cf, size_t index, struct err *err);
+/* Master, also at USR1: opens the output's file anew, for the workers that are forked later. */
+void output_open_file(struct output *out);
+/* Worker: appends to this one from now on (takes fd). */
+void output_take_file(struct output *out, int fd);
 /* Master: the check of every output's type. Returns how many errors were added, a line each. */
 size_t output_check(const struct conf *cf, struct text *errors);
 /* Name and transport ("tcp", "udp", "kafka") of the output's BACKEND block i, for people. buf of at least 300 bytes. */

@@ -19,10 +19,11 @@ enum link_type {
 	LINK_ADOPT,   /* master: read this descriptor of input `input` for the vacant slot `slot`, too */
 	LINK_RELEASE, /* master: `slot` has a tenant again */
 	LINK_LOG,     /* master: value is the enum log_level */
-	LINK_REOPEN,  /* master: open the files anew that are appended to */
+	LINK_REOPEN,  /* master: append to this descriptor from now on; `input` is the output's index, or LINK_FILE_LOG */
 	LINK_DONE,    /* worker: all of the finite input `input` is delivered, or given up and counted */
 	LINK_PEERS,   /* worker: text is who our own outputs talk to: "10.0.0.1:9092,…" */
 };
+enum { LINK_FILE_LOG = 0xffff };
 struct link_message {
 	uint32_t type;
 	uint32_t slot;
@@ -46,6 +47,7 @@ struct worker_setup {
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	int link;		/* our end */
+	const struct identity *identity; /* whom it becomes */
 };
 
 /* Runs in the child right after fork, with all signals blocked; never returns. */

@@ -57,13 +57,43 @@ static bool check_all(const struct conf *cf)
 	return n == 0;
 }
 
+/* Before it is known how the start goes, errors are for who started us, too. */
+static int open_log(const struct conf *cf, struct err *err)
+{
+	enum log_level level = (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+	enum log_target target = LOG_TARGET_STDERR;
+	int r = 0;
+	if (cf->syslog || strcmp(cf->log, "syslog") == 0)
+		target = LOG_TARGET_SYSLOG;
+	else if (strcmp(cf->log, "journal") == 0 || (!cf->log[0] && log_stderr_is_journal()))
+		target = LOG_TARGET_JOURNAL;
+	else if (strchr(cf->log, '/')) {
+		target = LOG_TARGET_FILE;
+		r = log_file_open(cf->log, err);
+	} else if (!cf->log[0] && cf->daemon)
+		target = LOG_TARGET_SYSLOG;
+	log_open("master", target, level);
+	log_copy_to_stderr(!log_stderr_is_journal());
+	return r;
+}
+
+static int run(const struct conf *cf)
+{
+	struct err err = {""};
+	warn(cf);
+	if (open_log(cf, &err) != 0) {
+		fprintf(stderr, "millrace: %s\n", err.text);
+		return MASTER_EXIT_ERROR;
+	}
+	return check_all(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+}
+
 static int with_conf(struct conf *cf, enum conf_action action)
 {
 	if (!cf)
 		return MASTER_EXIT_ERROR;
 	int exit_code = 0;
 	struct text t = {0};
-	log_open("master", cf->syslog, (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR));
 	switch (action) {
 	case CONF_ACTION_CHECK:
 		warn(cf);
@@ -80,8 +110,7 @@ static int with_conf(struct conf *cf, enum conf_action action)
 	case CONF_ACTION_RUN:
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
-		warn(cf);
-		exit_code = check_all(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+		exit_code = run(cf);
 		break;
 	}
 	text_free(&t);
@@ -108,6 +137,7 @@ static int run_as_fastcapa(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+	master_hold_signals();
 	if (conf_is_fastcapa(argv[0]))
 		return run_as_fastcapa(argc, argv);
 	struct conf_args args;

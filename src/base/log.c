@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * log: one line for people, to stderr or syslog. Any process; each sets its own name after fork. A line is put together
- * on the stack and leaves with one write(2), so that the lines of many processes do not mix. Never waits for its reader:
- * what he does not take is counted, and said later. Does not allocate, does not open files or rotate them, and does not
- * know the time zone: gmtime_r may read /etc/localtime and allocate.
+ * log: one line for people, to stderr, a file, syslog or the journal. Any process; each sets its own name after fork. A
+ * line is put together on the stack and leaves with one write(2), so that the lines of many processes do not mix. Never
+ * waits for its reader: what he does not take is counted, and said later. Does not allocate, does not rotate files, and
+ * does not know the time zone: gmtime_r may read /etc/localtime and allocate.
  */
 #include "base_private.h"
 
@@ -21,27 +21,85 @@ enum { TEXT_BYTES = 2048 };
 
 static struct {
 	char who[48];
-	bool to_syslog;
+	enum log_target target;
 	enum log_level level;
-	uint64_t lost; /* lines that nobody took */
-} the_log = {.who = "millrace", .level = LOG_LEVEL_INFO};
+	int file;           /* -1: none */
+	bool is_copied;     /* errors and warnings, to stderr */
+	uint64_t lost;      /* lines that nobody took */
+	uint64_t second_us; /* when the present second began, and how many lines it has had */
+	unsigned lines;
+} the_log = {.who = "millrace", .level = LOG_LEVEL_INFO, .file = -1};
+
+static const char *const target_names[] = {
+    [LOG_TARGET_STDERR] = "stderr",
+    [LOG_TARGET_SYSLOG] = "syslog",
+    [LOG_TARGET_JOURNAL] = "the journal",
+    [LOG_TARGET_FILE] = "the file",
+};
 
 static const struct {
 	const char *option, *shown;
 	int priority;
 } levels[] = {
-	[LOG_LEVEL_ERROR] = {"error", "ERROR", LOG_ERR},
-	[LOG_LEVEL_WARN] = {"warn", "WARN", LOG_WARNING},
-	[LOG_LEVEL_INFO] = {"info", "INFO", LOG_INFO},
-	[LOG_LEVEL_DEBUG] = {"debug", "DEBUG", LOG_DEBUG},
+    [LOG_LEVEL_ERROR] = {"error", "ERROR", LOG_ERR},
+    [LOG_LEVEL_WARN] = {"warn", "WARN", LOG_WARNING},
+    [LOG_LEVEL_INFO] = {"info", "INFO", LOG_INFO},
+    [LOG_LEVEL_DEBUG] = {"debug", "DEBUG", LOG_DEBUG},
 };
 
-void log_open(const char *who, bool to_syslog, enum log_level level)
+void log_open(const char *who, enum log_target target, enum log_level level)
+{
+	the_log.level = level;
+	the_log.target = target;
+	log_set_who(who);
+}
+
+/* A child's own connection: over the parent's, syslog and journal would take its lines for the parent's. */
+void log_set_who(const char *who)
 {
 	snprintf(the_log.who, sizeof(the_log.who), "%s", who);
-	the_log.level = level;
-	the_log.to_syslog = to_syslog;
+	the_log.is_copied = false;
 	log_syslog_close();
+	log_journal_close();
+}
+
+void log_file_take(int fd)
+{
+	if (the_log.file != -1)
+		close(the_log.file);
+	the_log.file = fd;
+}
+
+int log_file_open(const char *path, struct err *err)
+{
+	/* non-blocking: a pipe that nobody reads is an error here and loses lines later, but stops nothing */
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
+	if (fd == -1) {
+		char shown[300];
+		return err_set(err, -errno, "log: \"%s\" cannot be opened: %s; its folder must be there, and writable.",
+			       text_escape(shown, sizeof(shown), path, strlen(path)), strerror(errno));
+	}
+	log_file_take(fd);
+	return 0;
+}
+
+int log_file_fd(void)
+{
+	return the_log.file;
+}
+
+void log_copy_to_stderr(bool on)
+{
+	the_log.is_copied = on;
+}
+
+bool log_stderr_is_journal(void)
+{
+	struct stat st;
+	unsigned long long device, inode;
+	const char *stream = getenv("JOURNAL_STREAM"); /* man 5 systemd.exec: DEVICE:INODE of stdout or stderr */
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
+	       st.st_dev == device && st.st_ino == inode;
 }
 
 void log_never_wait(void)
@@ -49,7 +107,8 @@ void log_never_wait(void)
 	struct stat st;
 	if (fstat(STDERR_FILENO, &st) == -1 || !S_ISFIFO(st.st_mode))
 		return;
-	/* O_NONBLOCK belongs to the open file, which our parent and its other children write to as well: open it anew. */
+	/* O_NONBLOCK belongs to the open file, which our parent and its other children write to as well: open it anew.
+	 */
 	int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC);
 	if (fd == -1)
 		return;
@@ -121,44 +180,72 @@ static size_t copy_without_controls(char *to, size_t room, const char *text)
 	return n;
 }
 
-static int format_head(char *buf, size_t size, enum log_level level)
+static int format_head(char *buf, size_t size, enum log_target target, enum log_level level)
 {
 	char stamp[48];
-	if (the_log.to_syslog)
+	switch (target) {
+	case LOG_TARGET_SYSLOG:
 		return log_syslog_head(buf, size, levels[level].priority, the_log.who);
+	case LOG_TARGET_JOURNAL:
+		return log_journal_head(buf, size, levels[level].priority, the_log.who);
+	case LOG_TARGET_STDERR:
+	case LOG_TARGET_FILE:
+		break;
+	}
 	format_stamp(stamp, sizeof(stamp), clock_real_us());
 	return snprintf(buf, size, "%s %s %s: ", stamp, levels[level].shown, the_log.who);
 }
 
 /* A pipe that nobody empties, a stopped terminal, a full disk cost the line, never time. */
-static bool put_stderr(const char *line, size_t len)
+static bool put_fd(int fd, const char *line, size_t len)
 {
-	struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+	struct pollfd room = {.fd = fd, .events = POLLOUT};
 	if (poll(&room, 1, 0) != 1)
 		return false;
 	ssize_t n;
-	while ((n = write(STDERR_FILENO, line, len)) == -1 && errno == EINTR)
+	while ((n = write(fd, line, len)) == -1 && errno == EINTR)
 		;
 	return n != -1;
 }
 
-/* `line` ends with a newline, which syslog does not want. */
-static bool put(const char *line, size_t len)
+static bool put(enum log_target target, enum log_level level, const char *text)
 {
-	return the_log.to_syslog ? log_syslog_put(line, len - 1) : put_stderr(line, len);
+	char line[TEXT_BYTES + 256];
+	int head = format_head(line, sizeof(line), target, level);
+	size_t len = (size_t)head + copy_without_controls(line + head, sizeof(line) - (size_t)head - 1, text);
+	if (target == LOG_TARGET_SYSLOG)
+		return log_syslog_put(line, len); /* it does not want a newline */
+	line[len++] = '\n';
+	return target == LOG_TARGET_JOURNAL
+		   ? log_journal_put(line, len)
+		   : put_fd(target == LOG_TARGET_FILE ? the_log.file : STDERR_FILENO, line, len);
 }
 
-static void put_or_count(const char *line, size_t len)
+/* Something that goes wrong 10,000 times a second is said often enough. */
+static bool is_too_many(void)
 {
+	uint64_t now_us = clock_us();
+	if (now_us - the_log.second_us >= 1000000) {
+		the_log.second_us = now_us;
+		the_log.lines = 0;
+	}
+	return ++the_log.lines > LOG_LINES_PER_SECOND;
+}
+
+static void put_or_count(enum log_level level, const char *text)
+{
+	if (is_too_many()) {
+		the_log.lost++;
+		return;
+	}
 	if (the_log.lost) {
-		char text[TEXT_BYTES];
-		int n = format_head(text, sizeof(text), LOG_LEVEL_WARN);
-		n += snprintf(text + n, sizeof(text) - (size_t)n, "%llu log lines were lost: %s did not take them\n",
-			      (unsigned long long)the_log.lost, the_log.to_syslog ? "syslog" : "stderr");
-		if (put(text, (size_t)n))
+		char lost[100];
+		snprintf(lost, sizeof(lost), "%llu log lines were lost: %s did not take them, or they were too many",
+			 (unsigned long long)the_log.lost, target_names[the_log.target]);
+		if (put(the_log.target, LOG_LEVEL_WARN, lost))
 			the_log.lost = 0;
 	}
-	if (the_log.lost || !put(line, len))
+	if (the_log.lost || !put(the_log.target, level, text))
 		the_log.lost++;
 }
 
@@ -177,11 +264,9 @@ void log_line(enum log_level level, const char *fmt, ...)
 	else if ((size_t)n >= sizeof(text))
 		memcpy(text + sizeof(text) - 4, "...", 4);
 
-	char line[TEXT_BYTES + 128];
-	int head = format_head(line, sizeof(line), level);
-	size_t len = (size_t)head + copy_without_controls(line + head, sizeof(line) - (size_t)head - 1, text);
-	line[len++] = '\n';
-	put_or_count(line, len);
+	put_or_count(level, text);
+	if (the_log.is_copied && level <= LOG_LEVEL_WARN && the_log.target != LOG_TARGET_STDERR)
+		put(LOG_TARGET_STDERR, level, text);
 	errno = saved_errno;
 }
 

@@ -68,10 +68,11 @@ static void close_span(unsigned first, unsigned last)
 void proc_close_others(const int *keep, size_t n)
 {
 	log_syslog_close();
-	unsigned from = 3;
+	log_journal_close();
+	unsigned from = 3, log = (unsigned)log_file_fd(); /* -1: UINT_MAX */
 	for (;;) {
 		/* The next descriptor to keep. Few are kept, so that looking for it each time beats a sorted copy. */
-		unsigned next = UINT_MAX;
+		unsigned next = log >= from ? log : UINT_MAX;
 		for (size_t i = 0; i < n; i++)
 			if (keep[i] >= 0 && (unsigned)keep[i] >= from && (unsigned)keep[i] < next)
 				next = (unsigned)keep[i];
@@ -89,6 +90,15 @@ void proc_fill_standard(void)
 	do
 		fd = open("/dev/null", O_RDWR);
 	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd > STDERR_FILENO)
+		close(fd);
+}
+
+void proc_leave_terminal(void)
+{
+	int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	for (int i = 0; fd != -1 && i <= STDERR_FILENO; i++)
+		dup2(fd, i);
 	if (fd > STDERR_FILENO)
 		close(fd);
 }

@@ -302,6 +302,8 @@ void conf_check(struct conf_load *ld)
 		check_output(ld, &cf->outputs[i]);
 	if (!ld->no_memory)
 		check_top(ld, &ends);
+	if (!ld->no_memory)
+		conf_check_paths(ld);
 	for (size_t i = 0; i < ends.n; i++)
 		free(ends.keys[i]);
 	free(ends.keys);

@@ -82,6 +82,8 @@ void conf_read_statsrelay(struct conf_load *ld);
 
 /* What is wrong in a tree that was read, and the links from inputs to outputs. */
 void conf_check(struct conf_load *ld);
+/* check_paths.c: of the paths of files, the log, and a daemon. */
+void conf_check_paths(struct conf_load *ld);
 
 /* -- address.c -- */
 

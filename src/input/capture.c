@@ -52,6 +52,18 @@ static size_t capture_check(const struct conf_input *cf, const char *path, struc
 	return d->check(cf, where, errors);
 }
 
+static uint64_t capture_capabilities(const struct conf_input *cf)
+{
+	struct conf_list one;
+	const struct conf_list *devices = input_addresses(cf, &one);
+	uint64_t set = 0;
+	for (size_t i = 0; i < devices->n; i++) {
+		const struct capture_driver *d = driver_of(cf, devices->items[i]);
+		set |= d ? d->capabilities : 0;
+	}
+	return set;
+}
+
 static int capture_bind(struct input *in, struct endpoint *ep, struct err *err)
 {
 	ep->driver = driver_of(in->cf, ep->name);
@@ -233,6 +245,7 @@ const struct input_type input_capture = {
     .is_paced = true,
     .stays_in_slot = true,
     .check = capture_check,
+    .capabilities = capture_capabilities,
     .bind = capture_bind,
     .unbind = capture_unbind,
     .keep = capture_keep,

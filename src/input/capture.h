@@ -25,6 +25,7 @@ struct capture_source {
 
 struct capture_driver {
 	const char *name; /* as in the configuration */
+	uint64_t capabilities; /* that the master needs to bind and renew */
 	/* Master and -t: what is wrong with the options. Adds lines "WHERE: what"; returns how many. NULL: nothing to
 	 * check. */
 	size_t (*check)(const struct conf_input *cf, const char *where, struct text *errors);

@@ -7,6 +7,7 @@
 #include "tap.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <sys/mman.h>
 
 /* Blocks are handed over within the timeout of 10 ms: after this nothing more comes out of a ring that was shut. */
@@ -281,6 +282,7 @@ static void tap_end(struct capture_source *cs)
 
 const struct capture_driver capture_pcap = {
     .name = "pcap",
+    .capabilities = CAPABILITY(CAP_NET_RAW),
     .check = tap_check,
     .bind = tap_bind,
     .unbind = tap_unbind,

@@ -9,6 +9,7 @@
 #include "capture.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <string.h>
 
 /* One endpoint in one worker. */
@@ -256,6 +257,9 @@ static void dpdk_end(struct capture_source *cs)
 
 const struct capture_driver capture_dpdk = {
     .name = "dpdk",
+    /* hugepages and their physical addresses, VFIO's memory, I/O ports of UIO, sockets and taps of virtual devices */
+    .capabilities = CAPABILITY(CAP_SYS_ADMIN) | CAPABILITY(CAP_IPC_LOCK) | CAPABILITY(CAP_SYS_RAWIO) |
+		    CAPABILITY(CAP_NET_ADMIN) | CAPABILITY(CAP_NET_RAW),
     .check = dpdk_check,
     .is_mine = dpdk_is_mine,
     .bind = dpdk_driver_bind,

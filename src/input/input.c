@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const struct input_type *type_of(enum conf_words word)
+const struct input_type *input_type_of(enum conf_words word)
 {
 	switch ((int)word) {
 	case CONF_INPUT_TYPE_UDP:
@@ -37,7 +37,7 @@ size_t input_check(const struct conf *cf, struct text *errors)
 {
 	size_t n = 0;
 	for (size_t i = 0; i < cf->n_inputs; i++) {
-		const struct input_type *type = type_of(cf->inputs[i].type);
+		const struct input_type *type = input_type_of(cf->inputs[i].type);
 		if (type && type->check)
 			n += type->check(&cf->inputs[i], cf->path ? cf->path : "command line", errors);
 	}
@@ -107,7 +107,7 @@ int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n
 	in->cf = &cf->inputs[index];
 	in->index = (unsigned)index;
 	in->n_slots = n_slots;
-	in->type = type_of(in->cf->type);
+	in->type = input_type_of(in->cf->type);
 	if (!in->type)
 		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without type %s.", in->cf->name,
 			       conf_word(in->cf->type));

@@ -12,6 +12,8 @@ extern const struct input_type input_tcp, input_unix;     /* stream.c */
 extern const struct input_type input_capture;		  /* capture.c */
 extern const struct input_type input_file;		  /* file.c */
 
+/* NULL: no type has this word. */
+const struct input_type *input_type_of(enum conf_words word);
 /* Master: ep->name → ep->address, for udp and tcp. 0, or -errno with err. */
 int input_endpoint_address(const struct input *in, struct endpoint *ep, struct err *err);
 

@@ -42,9 +42,26 @@ static void account_endpoint(const struct input *in, const struct endpoint *ep)
 			 text_format_bytes(asked, sizeof asked, want), (ull)want);
 }
 
+static void account_program(const struct master *m)
+{
+	const struct identity *id = &m->identity;
+	struct text kept = {0};
+	privileges_format(&kept, m->capabilities);
+	log_info("millrace %s starts: %u worker%s%s as user %s, group %s; capabilities of the master: %s",
+		 MILLRACE_VERSION, m->n_slots, m->n_slots == 1 ? "" : "s", m->cf->workers ? "" : " (one for each CPU)",
+		 id->user, id->group, kept.s ? kept.s : "");
+	text_free(&kept);
+	if (id->is_root && id->uid == 0 && m->cf->user[0])
+		log_warn(
+		    "workers are root, without capabilities: any file of root's is theirs; let `user` name another");
+	if (!m->cf->seccomp)
+		log_warn("workers may make any system call: seccomp is false");
+}
+
 void account_start(struct master *m)
 {
 	char name[300];
+	account_program(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
 			account_endpoint(&m->inputs[i], &m->inputs[i].endpoints[k]);

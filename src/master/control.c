@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The control socket: one line asked, one line answered, then the connection ends. At most 16 clients and 5 seconds
- * each, so that one which hangs or floods harms nobody. Everything that is only numbers is computed by millracectl from
- * the pages' descriptor; what is left here is short. Master only.
+ * each, and who comes when it is full takes the place of the oldest, so that one which hangs or floods harms nobody.
+ * Everything that is only numbers is computed by millracectl from the pages' descriptor; what is left here is short.
+ * Master only.
  */
 #include "master.h"
 
@@ -20,12 +21,14 @@ struct client {
 	struct ev_timer timeout;
 	char line[LINE_BYTES];
 	size_t len;
+	uint64_t number; /* clients before it */
 };
 
 struct control {
 	struct master *m;
 	int fd;
 	struct ev_io io;
+	uint64_t n_clients;
 	struct client clients[CLIENTS_MAX];
 };
 
@@ -35,8 +38,6 @@ static void client_close(struct client *c)
 	ev_io_stop(m->loop, &c->io);
 	ev_timer_stop(m->loop, &c->timeout);
 	close(c->fd);
-	if (m->control)
-		ev_io_start(m->loop, &c->control->io); /* there is a free place again */
 	c->control = NULL;
 }
 
@@ -67,7 +68,7 @@ static void ask_LOG(struct master *m, const char *arg, struct text *t, int *fd)
 	}
 	log_set_level(level);
 	slots_tell_all(m, LINK_LOG, level);
-	keeper_tell(m, MONITOR_LOG, level);
+	keeper_tell(m, MONITOR_LOG, level, -1);
 	text_add(t, "ok log level is %s", arg);
 }
 
@@ -142,27 +143,48 @@ static void timed_out(struct ev_loop *loop, struct ev_timer *timer, int events)
 	client_close(timer->data);
 }
 
+/* Who has asked is answered at once: all that sit here are still to ask, and the oldest makes place. */
+static struct client *free_place(struct control *control)
+{
+	struct client *oldest = &control->clients[0];
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		struct client *c = &control->clients[i];
+		if (!c->control)
+			return c;
+		if (c->number < oldest->number)
+			oldest = c;
+	}
+	client_close(oldest);
+	return oldest;
+}
+
 static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)events;
 	struct control *control = io->data;
-	size_t i = 0;
-	while (i < CLIENTS_MAX && control->clients[i].control)
-		i++;
-	if (i == CLIENTS_MAX) { /* the others wait in the listen queue */
-		ev_io_stop(loop, io);
-		return;
-	}
 	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd == -1)
 		return;
-	struct client *c = &control->clients[i];
-	*c = (struct client){.control = control, .fd = fd};
+	struct client *c = free_place(control);
+	*c = (struct client){.control = control, .fd = fd, .number = ++control->n_clients};
 	ev_io_init(&c->io, readable, fd, EV_READ);
 	ev_timer_init(&c->timeout, timed_out, client_seconds, 0);
 	c->io.data = c->timeout.data = c;
 	ev_io_start(loop, &c->io);
 	ev_timer_start(loop, &c->timeout);
+}
+
+static int give_to_group(const struct conf *cf, struct err *err)
+{
+	unsigned gid;
+	if (!cf->control_group[0])
+		return 0;
+	int r = identity_group(cf->control_group, "control_group", &gid, err);
+	if (r == 0 && chown(cf->control, (uid_t)-1, gid) == -1)
+		r = err_set(err, -errno,
+			    "control_group: \"%s\" cannot have the socket %s: %s; name a group that you are in.",
+			    cf->control_group, cf->control, strerror(errno));
+	return r;
 }
 
 int control_open(struct master *m, struct err *err)
@@ -172,10 +194,12 @@ int control_open(struct master *m, struct err *err)
 	int fd = net_unix_bind(m->cf->control, SOCK_STREAM, SOCKET_MODE, err);
 	if (fd < 0)
 		return fd;
-	struct control *control = calloc(1, sizeof *control);
+	int r = give_to_group(m->cf, err);
+	struct control *control = r == 0 ? calloc(1, sizeof *control) : NULL;
 	if (!control) {
 		close(fd);
-		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+		unlink(m->cf->control);
+		return r != 0 ? r : err_set(err, -ENOMEM, "Cannot start: no memory.");
 	}
 	control->m = m;
 	control->fd = fd;

@@ -60,6 +60,7 @@ static _Noreturn void become_monitor(struct keeper *k, int link)
 	struct master *m = k->m;
 	struct monitor_setup setup = {
 	    .cf = m->cf,
+	    .identity = &m->identity,
 	    .stats = m->stats,
 	    .link = link,
 	    .http_fd = k->http_fd,
@@ -153,11 +154,11 @@ void keeper_look(struct master *m)
 	ev_timer_start(m->loop, &k->timer);
 }
 
-void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value)
+void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd)
 {
 	struct monitor_message msg = {.type = type, .value = value};
 	if (m->keeper.link != -1)
-		net_send_fd(m->keeper.link, &msg, sizeof msg, -1);
+		net_send_fd(m->keeper.link, &msg, sizeof msg, fd);
 }
 
 static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)

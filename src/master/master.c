@@ -28,6 +28,25 @@ static const struct signal_row {
 #include <tbl/signal.def>
 };
 
+/* Workers may not open files: they get them. */
+static void reopen_files(struct master *m)
+{
+	struct err err = {""};
+	if (log_file_fd() != -1) {
+		if (log_file_open(m->cf->log, &err) == 0) {
+			slots_tell_file(m, LINK_FILE_LOG, log_file_fd());
+			keeper_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
+		} else {
+			log_error("%s", err.text);
+		}
+	}
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		output_open_file(&m->outputs[i]);
+		if (m->outputs[i].file != -1)
+			slots_tell_file(m, (unsigned)i, m->outputs[i].file);
+	}
+}
+
 static void obey(struct master *m, const struct signal_row *row)
 {
 	switch (row->action) {
@@ -42,7 +61,7 @@ static void obey(struct master *m, const struct signal_row *row)
 		keeper_reap(m);
 		break;
 	case SIGNAL_REOPEN:
-		slots_tell_all(m, LINK_REOPEN, 0);
+		reopen_files(m);
 		break;
 	case SIGNAL_IGNORE:
 		log_warn("%s: %s", row->name, row->help);
@@ -61,14 +80,35 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 				obey(m, &signals[i]);
 }
 
-static int signals_init(struct master *m, struct err *err)
+static sigset_t signals_set(void)
 {
 	sigset_t set;
 	sigemptyset(&set);
 	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
 		sigaddset(&set, signals[i].number);
+	return set;
+}
+
+void master_hold_signals(void)
+{
+	sigset_t set = signals_set();
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		if (signals[i].action == SIGNAL_DRAIN || signals[i].action == SIGNAL_QUIT)
+			sigdelset(&set, signals[i].number); /* nothing is there yet that must be taken away */
+	sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+/* From here on each waits for the loop: what the start makes must be taken away. */
+static void signals_block(void)
+{
+	sigset_t set = signals_set();
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+}
+
+static int signals_init(struct master *m, struct err *err)
+{
+	sigset_t set = signals_set();
 	int fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 	if (fd == -1)
 		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
@@ -118,8 +158,10 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	if (m->is_draining && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
-	if (!m->is_draining)
+	if (!m->is_draining) {
 		account_drain(m);
+		notify_stopping(m);
+	}
 	m->is_draining = true;
 	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
 	slots_drain(m, deadline_us);
@@ -137,6 +179,8 @@ void master_ready(struct master *m)
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
+	notify_ready(m);
+	daemon_ready(m);
 	end_when_done(m); /* short files may be done already */
 }
 
@@ -228,7 +272,9 @@ static void name_all(struct master *m)
 		const struct output *out = &m->outputs[i];
 		bool is_packets = out->cf->format == CONF_FORMAT_PACKET || out->cf->format == CONF_FORMAT_PCAP;
 		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0,
-			   out->wants == OUTPUT_WANTS_LINES ? "lines" : is_packets ? "packets" : "datagrams");
+			   out->wants == OUTPUT_WANTS_LINES ? "lines"
+			   : is_packets                     ? "packets"
+							    : "datagrams");
 		for (unsigned k = 0; k < out->n_backends; k++)
 			stats_name(m->stats, STATS_BACKEND, out->first_backend + k,
 				   output_backend_name(out, k, name, sizeof name), out->index, 0,
@@ -289,6 +335,11 @@ static int make_shared(struct master *m, struct err *err)
 
 static int start(struct master *m, struct err *err)
 {
+	int r = rights_reduce(m, err);
+	if (r == 0)
+		r = pidfile_open(m, err);
+	if (r != 0)
+		return r;
 	raise_open_files();
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
@@ -297,7 +348,7 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	int r = make_shared(m, err);
+	r = make_shared(m, err);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
@@ -309,6 +360,7 @@ static int start(struct master *m, struct err *err)
 	if (r != 0)
 		return r;
 	account_start(m);
+	notify_init(m);
 	ev_timer_start(m->loop, &m->second);
 	set_deadline(m, (double)m->cf->start_timeout / 1e6);
 	slots_look(m);
@@ -329,14 +381,25 @@ static void stop(struct master *m)
 	stats_free(m->stats);
 	if (m->loop)
 		ev_loop_destroy(m->loop);
+	pidfile_close(m);
 }
 
 int master_run(const struct conf *cf)
 {
-	struct master m = {.cf = cf, .n_slots = cf->workers ? (unsigned)cf->workers : proc_cpus()};
+	struct master m = {
+	    .cf = cf,
+	    .n_slots = cf->workers ? (unsigned)cf->workers : proc_cpus(),
+	    .pid_file = -1,
+	    .ready_fd = -1,
+	};
 	struct err err = {""};
+	bool is_parent = false;
+	signals_block();
+	int r = daemon_begin(&m, &is_parent, &err);
+	if (is_parent)
+		return m.exit_code;
 	log_never_wait();
-	if (start(&m, &err) != 0) {
+	if (r != 0 || start(&m, &err) != 0) {
 		log_error("%s", err.text);
 		stop(&m);
 		return MASTER_EXIT_ERROR;

@@ -43,6 +43,7 @@ struct keeper {
 
 struct master {
 	const struct conf *cf;
+	struct identity identity; /* whom the children become */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -57,6 +58,11 @@ struct master {
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
+	uint64_t capabilities; /* that were kept at the start */
+	int pid_file, ready_fd; /* -1: none; ready_fd: where the foreground parent waits */
+	const char *notify_path; /* systemd's socket; NULL: none */
+	unsigned notified_ready; /* workers */
+	struct ev_timer watchdog;
 	bool has_started, is_draining, has_left, is_done;
 	int exit_code;
 	uint64_t table_us; /* when the next one is due; 0: none was yet */
@@ -71,6 +77,8 @@ void slots_reap(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
+/* LINK_REOPEN with a copy of fd. */
+void slots_tell_file(struct master *m, unsigned which, int fd);
 /* Ends one worker whose device has come back as another one. */
 void slots_renew_stale(struct master *m);
 bool slots_are_gone(const struct master *m);
@@ -82,10 +90,34 @@ int keeper_open(struct master *m, struct err *err); /* before the first fork: it
 void keeper_close(struct master *m);
 void keeper_look(struct master *m); /* as slots_look */
 void keeper_reap(struct master *m);
-void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value);
+void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, struct slot *s, struct text *t);
+
+/* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
+ * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
+ * for another configuration; else its sentence says to restart. */
+int rights_find(const struct conf *cf, struct identity *id, struct err *err);
+uint64_t rights_needed(const struct conf *cf, const struct identity *id);
+int rights_reduce(struct master *m, struct err *err);
+int rights_check(const struct master *m, const struct conf *cf, struct err *err);
+
+/* daemon.c: to the background, when the configuration says so; *is_parent: this is the foreground, m->exit_code tells how
+ * it went. daemon_ready: the foreground may end. */
+int daemon_begin(struct master *m, bool *is_parent, struct err *err);
+void daemon_ready(struct master *m);
+
+/* pidfile.c: written and locked, removed. The configuration's path must not change meanwhile. */
+int pidfile_open(struct master *m, struct err *err);
+void pidfile_close(struct master *m);
+
+/* notify.c: words for systemd; nothing when it did not start us */
+void notify_init(struct master *m);
+void notify_ready(struct master *m);     /* serving, also after a reload */
+void notify_status(struct master *m);    /* after each change of a slot */
+void notify_reloading(struct master *m); /* until notify_ready */
+void notify_stopping(struct master *m);
 
 /* account.c: lines for the log */
 void account_start(struct master *m);

@@ -21,6 +21,7 @@ static void publish(struct slot *s)
 		st->ready_us = 0;
 	stats_touch(s->m->page, STATS_SLOT, s->number);
 	stats_publish(s->m->page);
+	notify_status(s->m);
 }
 
 static int tell(struct slot *s, enum link_type type, uint64_t value)
@@ -33,6 +34,15 @@ void slots_tell_all(struct master *m, enum link_type type, uint64_t value)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
 		tell(&m->slots[i], type, value);
+}
+
+void slots_tell_file(struct master *m, unsigned which, int fd)
+{
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		struct link_message msg = {.type = LINK_REOPEN, .slot = i, .input = which};
+		if (m->slots[i].link != -1)
+			net_send_fd(m->slots[i].link, &msg, sizeof msg, fd);
+	}
 }
 
 /* -- lending ----------------------------------------------------------------------------------------------------- */
@@ -155,6 +165,7 @@ static void start(struct slot *s)
 		    .inputs = m->inputs,
 		    .outputs = m->outputs,
 		    .link = pair[1],
+		    .identity = &m->identity,
 		};
 		worker_run(&setup);
 	}

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -19,8 +20,9 @@ enum {
 	CONNECTIONS_MAX = 64,
 	CONNECTIONS_OF_ONE_MAX = 32, /* a proxy is one, too */
 	CONNECTION_BYTES = 16 << 10, /* for a request's head */
-	IDLE_SECONDS = 15,
-	REQUEST_SECONDS = 30, /* from its first byte to the last of the answer */
+	IDLE_SECONDS = 10,
+	LEFT_SECONDS = 1,     /* for the answer to one who has said all that he will */
+	REQUEST_SECONDS = 20, /* from its first byte to the last of the answer */
 	SHARE_FACTOR = 10,    /* so making answers takes a tenth of the CPU at most */
 	ANSWERS_MAX_BYTES = 128 << 20
 };
@@ -46,6 +48,7 @@ struct http {
 	bool is_local; /* only reached by this machine's own programs, browsers among them */
 	struct client clients[CONNECTIONS_MAX];
 	struct kept kept[HTTP_ROUTES];
+	bool has_closed;      /* a connection, in this run */
 	size_t answers_bytes; /* of all that are not freed yet */
 };
 
@@ -234,6 +237,7 @@ static void connected(void *arg, struct MHD_Connection *connection, void **place
 	if (what == MHD_CONNECTION_NOTIFY_CLOSED && client) {
 		client->fd = -1;
 		*place = NULL;
+		h->has_closed = true;
 	}
 	for (size_t i = 0; what == MHD_CONNECTION_NOTIFY_STARTED && info && !*place && i < CONNECTIONS_MAX; i++)
 		if (h->clients[i].fd == -1) {
@@ -250,12 +254,23 @@ static void completed(void *arg, struct MHD_Connection *connection, void **reque
 		client->since_us = clock_us();
 }
 
+/* libmicrohttpd 0.9.75 takes a short read for the end of what is there, so an end that came with the bytes before it
+ * gives no edge of its own, and the connection would stand until its timeout. */
+static bool is_left(const struct client *client, uint64_t us)
+{
+	struct pollfd end = {.fd = client->fd, .events = POLLRDHUP};
+	return us > LEFT_SECONDS * UINT64_C(1000000) && poll(&end, 1, 0) == 1;
+}
+
 void http_second(struct http *h)
 {
 	uint64_t now_us = clock_us();
-	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
-		if (h->clients[i].fd != -1 && now_us - h->clients[i].since_us > REQUEST_SECONDS * UINT64_C(1000000))
-			shutdown(h->clients[i].fd, SHUT_RDWR); /* libmicrohttpd sees its end and closes it */
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
+		struct client *client = &h->clients[i];
+		uint64_t us = now_us - client->since_us;
+		if (client->fd != -1 && (us > REQUEST_SECONDS * UINT64_C(1000000) || is_left(client, us)))
+			shutdown(client->fd, SHUT_RDWR); /* libmicrohttpd sees its end and closes it */
+	}
 }
 
 /* -- in the loop --------------------------------------------------------------------------------------------------- */
@@ -263,9 +278,13 @@ void http_second(struct http *h)
 static void run(struct http *h)
 {
 	MHD_UNSIGNED_LONG_LONG ms;
+	h->has_closed = false;
 	MHD_run(h->daemon);
 	ev_timer_stop(h->m->loop, &h->timer);
-	if (MHD_get_timeout(h->daemon, &ms) != MHD_YES)
+	/* At its limit it left off listening, and begins again only in a run after the one that closed a connection. */
+	if (h->has_closed)
+		ms = 0;
+	else if (MHD_get_timeout(h->daemon, &ms) != MHD_YES)
 		return;
 	ev_timer_set(&h->timer, (double)ms / 1e3, 0);
 	ev_timer_start(h->m->loop, &h->timer);

@@ -45,10 +45,12 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 	int fd;
 	ssize_t n;
 	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
-		if (fd != -1)
-			close(fd);
 		if (msg.type == MONITOR_LOG)
 			log_set_level((enum log_level)msg.value);
+		if (msg.type == MONITOR_LOG_FILE && fd != -1)
+			log_file_take(fd);
+		else if (fd != -1)
+			close(fd);
 	}
 	if (n == -EAGAIN || n == -EINTR)
 		return;
@@ -93,12 +95,15 @@ void monitor_run(const struct monitor_setup *setup)
 	static struct monitor m;
 	m = (struct monitor){.setup = setup, .stats = setup->stats, .page = stats_monitor_page(setup->stats)};
 	struct err err = {""};
-	log_open("monitor", setup->cf->syslog, log_get_level()); /* which `millracectl log` may have changed */
+	log_set_who("monitor");
 	proc_set_title("millrace/mon");
 	proc_close_others(keep, ARRAY_LEN(keep));
 	signals_init();
+	if (setup->cf->daemon)
+		proc_leave_terminal();
 	m.counters = stats_monitor(m.page);
-	if (open_all(&m, &err) != 0) {
+	if (privileges_drop(setup->identity, PRIVILEGES_MONITOR, setup->cf->seccomp, &err) != 0 ||
+	    open_all(&m, &err) != 0) {
 		log_error("%s", err.text);
 		_exit(EXIT_FAILURE);
 	}

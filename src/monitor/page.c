@@ -17,7 +17,10 @@ extern const char page_frame[] __attribute__((visibility("hidden")));
 /* -- tiles: a rate, and its last ten minutes -------------------------------------------------------------------------
  */
 
-enum { SPARK_WIDTH = 600, SPARK_HEIGHT = 60 };
+enum {
+	SPARK_SHORTEST = 60,
+	SPARK_HEIGHT = 60
+}; /* seconds that fill one at least; the script's drawTile does the same */
 
 static double rate_datagrams(const struct history_rate *r)
 {
@@ -61,22 +64,23 @@ static void tile_html(const struct history *h, const struct tile *tile, struct t
 	char now[40], peak[40];
 	enum sheet_format format = tile->is_bytes ? SHEET_BYTES : SHEET_COUNT;
 	history_range(h, &first, &end);
+	int width = (int)MAX(end - first, (uint64_t)SPARK_SHORTEST + 1) - 1;
 	for (uint64_t n = first; n < end && history_rate(h, n, &rate); n++)
 		most = MAX(most, tile->of(&rate));
 	sheet_format(now, sizeof now, format, (uint64_t)tile->of(&rate));
 	sheet_format(peak, sizeof peak, format, (uint64_t)most);
 	for (uint64_t n = first; n < end && history_rate(h, n, &rate); n++)
-		text_add(&line, "%s%d %.1f", n == first ? "M" : "L", (int)(SPARK_WIDTH - (end - 1 - n)),
+		text_add(&line, "%s%d %.1f", n == first ? "M" : "L", (int)(width - (end - 1 - n)),
 			 SPARK_HEIGHT - 2 - tile->of(&rate) / (most > 0 ? most : 1) * (SPARK_HEIGHT - 4));
 	text_add(
 	    t,
 	    "<article class=\"tile%s\" id=\"tile-%s\"><h2>%s</h2><p class=\"now\">%s</p><p class=\"peak\">at most "
 	    "%s</p>"
 	    "<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"area\" d=\"",
-	    most > 0 ? " some" : "", tile->id, tile->title, now, peak, SPARK_WIDTH, SPARK_HEIGHT);
+	    most > 0 ? " some" : "", tile->id, tile->title, now, peak, width, SPARK_HEIGHT);
 	if (line.s)
-		text_add(t, "%sL%d %dL%d %dZ", line.s, SPARK_WIDTH, SPARK_HEIGHT,
-			 (int)(SPARK_WIDTH - (end - 1 - first)), SPARK_HEIGHT);
+		text_add(t, "%sL%d %dL%d %dZ", line.s, width, SPARK_HEIGHT, (int)(width - (end - 1 - first)),
+			 SPARK_HEIGHT);
 	text_add(t, "\"/><path class=\"line\" d=\"%s\"/></svg></article>\n", line.s ? line.s : "");
 	text_free(&line);
 }

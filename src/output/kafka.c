@@ -262,7 +262,6 @@ static int divide_memory(struct kafka *k, struct err *err)
 
 static void kafka_free(struct kafka *k)
 {
-	kafka_statistics_close(k);
 	pool_fini(&k->pool);
 	free(k->builders);
 	free(k->targets);
@@ -276,7 +275,6 @@ static int kafka_open(struct output *out, struct err *err)
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	*k = (struct kafka){.magic = KAFKA_MAGIC, .out = out, .shared = out->shared, .now_us = clock_us()};
-	kafka_statistics_open(k);
 	k->draft = stats_output(out->page, out->index);
 	k->backend = stats_backend(out->page, out->first_backend);
 	k->stats = stats_kafka(out->page, out->index);
@@ -314,8 +312,8 @@ static int kafka_open(struct output *out, struct err *err)
 
 static void kafka_reopen(struct output *out)
 {
-	kafka_statistics_close(out->impl);
-	kafka_statistics_open(out->impl);
+	struct kafka *k = out->impl;
+	k->is_statistics_broken = false;
 }
 
 /* Our own queue is given up, then librdkafka's; what reports do not come in time was sent, perhaps. */

@@ -206,8 +206,6 @@ void kafka_log_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_error_event(struct kafka *k, rd_kafka_event_t *event);
 void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event);
 /* kafka_statistics.c: librdkafka's statistics, appended to a file. A file that cannot be written is one log line. */
-void kafka_statistics_open(struct kafka *k);
-void kafka_statistics_close(struct kafka *k);
 void kafka_statistics_write(struct kafka *k, const char *json);
 /* Brokers in librdkafka's statistics, those with a node id; at most `max`. Pure. */
 unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, unsigned max);
@@ -287,8 +285,7 @@ struct kafka {
 	uint64_t grace_us;
 	bool is_topic_error_said, is_giving_up;
 
-	int statistics_fd; /* -1: none */
-	bool is_statistics_trouble_said;
+	bool is_statistics_broken; /* until there is another file */
 
 	bool is_up, is_down_said;
 	uint64_t down_us, dropped_at_down;

@@ -6,55 +6,33 @@
 #include "kafka.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
-static void say_trouble(struct kafka *k, const char *what)
+static void say_trouble(struct kafka *k)
 {
-	if (!k->is_statistics_trouble_said)
-		log_warn("output \"%s\": statistics_file %s: %s: %s; statistics are not written there until USR1 opens "
-			 "it anew",
-			 k->out->cf->name, k->out->cf->statistics_file, what, strerror(errno));
-	k->is_statistics_trouble_said = true;
-}
-
-void kafka_statistics_close(struct kafka *k)
-{
-	if (k->statistics_fd != -1)
-		close(k->statistics_fd);
-	k->statistics_fd = -1;
-}
-
-void kafka_statistics_open(struct kafka *k)
-{
-	k->statistics_fd = -1;
-	k->is_statistics_trouble_said = false;
-	if (k->out->cf->statistics_file[0] == '\0')
-		return;
-	/* non-blocking: a pipe that nobody reads must not stop the worker */
-	k->statistics_fd =
-	    open(k->out->cf->statistics_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
-	if (k->statistics_fd == -1)
-		say_trouble(k, "cannot be opened");
+	log_warn("output \"%s\": statistics_file %s: cannot be written: %s; statistics are not written there until "
+		 "USR1 opens "
+		 "it anew",
+		 k->out->cf->name, k->out->cf->statistics_file, strerror(errno));
+	k->is_statistics_broken = true;
 }
 
 void kafka_statistics_write(struct kafka *k, const char *json)
 {
 	char head[300];
 	size_t len = strlen(json);
-	if (k->statistics_fd == -1 || k->producer == NULL)
+	if (k->out->cf->statistics_file[0] == '\0' || k->out->file == -1 || k->is_statistics_broken ||
+	    k->producer == NULL)
 		return;
 	int head_len =
 	    snprintf(head, sizeof(head), "{\"conn_id\":\"%u\",\"conn_name\":\"%.200s\",\"stats\":", k->out->slot,
 		     rd_kafka_name(k->producer->rk));
 	struct iovec parts[] = {{head, (size_t)head_len}, {(void *)(uintptr_t)json, len}, {(char[]){'}', '\n'}, 2}};
-	ssize_t n = writev(k->statistics_fd, parts, (int)ARRAY_LEN(parts));
+	ssize_t n = writev(k->out->file, parts, (int)ARRAY_LEN(parts));
 	if (n == (ssize_t)(parts[0].iov_len + len + parts[2].iov_len))
 		return;
 	if (n >= 0)
 		errno = ENOSPC; /* a part of the line stands there: the next would begin in it */
-	say_trouble(k, "cannot be written");
-	kafka_statistics_close(k);
+	say_trouble(k);
 }

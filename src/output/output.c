@@ -6,10 +6,12 @@
 #include "types.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #ifdef MILLRACE_KAFKA
 #include <librdkafka/rdkafka.h>
 #endif
 #include <string.h>
+#include <unistd.h>
 
 struct output_row {
 	enum conf_words word;
@@ -86,10 +88,38 @@ int output_init(struct output *out, const struct conf *cf, size_t index, struct 
 	    .overflow = conf_overflow(cf, co),
 	    .wants = wants(co),
 	    .wants_from = wants_from(co),
+	    .file = -1,
 	};
+	output_open_file(out);
 	for (size_t i = 0; i < index; i++)
 		out->first_backend += count_backends(&cf->outputs[i]);
 	return out->type->prepare(out, err);
+}
+
+void output_take_file(struct output *out, int fd)
+{
+	if (out->file != -1)
+		close(out->file);
+	out->file = fd;
+	if (out->type->reopen != NULL)
+		out->type->reopen(out);
+}
+
+void output_open_file(struct output *out)
+{
+	const char *path = out->cf->statistics_file;
+	if (path == NULL || path[0] == '\0')
+		return;
+	/* non-blocking: a pipe that nobody reads must not stop a worker */
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
+	if (fd == -1)
+		log_warn(
+		    "output \"%s\": statistics_file %s: cannot be opened: %s; statistics are not written there until "
+		    "USR1 opens it anew",
+		    out->cf->name, path, strerror(errno));
+	if (out->file != -1)
+		close(out->file);
+	out->file = fd;
 }
 
 size_t output_check(const struct conf *cf, struct text *errors)

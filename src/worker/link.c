@@ -27,6 +27,19 @@ static void adopt(struct worker *w, const struct link_message *m, int fd)
 		log_info("reading input \"%s\" for worker %u, too", w->inputs[m->input].cf->name, m->slot);
 }
 
+/* The master has opened it: we may not. */
+static void reopen(struct worker *w, const struct link_message *m, int fd)
+{
+	if (fd == -1)
+		return;
+	if (m->input == LINK_FILE_LOG)
+		log_file_take(fd);
+	else if (m->input < w->n_outputs)
+		output_take_file(&w->outputs[m->input], fd);
+	else
+		close(fd);
+}
+
 static void obey(struct worker *w, const struct link_message *m, int fd)
 {
 	switch ((enum link_type)m->type) {
@@ -44,9 +57,7 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 		log_set_level((enum log_level)m->value);
 		break;
 	case LINK_REOPEN:
-		for (size_t i = 0; i < w->n_outputs; i++)
-			if (w->outputs[i].type->reopen)
-				w->outputs[i].type->reopen(&w->outputs[i]);
+		reopen(w, m, fd);
 		break;
 	case LINK_READY:
 	case LINK_FATAL:

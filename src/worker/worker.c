@@ -20,7 +20,7 @@ static const uint64_t discard_limit_us = 200000;
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
 static void close_others(const struct worker_setup *setup)
 {
-	size_t n = 1;
+	size_t n = 1 + setup->cf->n_outputs;
 	for (size_t i = 0; i < setup->cf->n_inputs; i++)
 		n += (size_t)setup->inputs[i].n_endpoints * (setup->inputs[i].type->keep ? INPUT_KEEP_MAX : 1);
 	int *keep = calloc(n, sizeof *keep);
@@ -29,6 +29,8 @@ static void close_others(const struct worker_setup *setup)
 	keep[n++] = setup->link;
 	for (size_t i = 0; i < setup->cf->n_inputs; i++)
 		input_keep(&setup->inputs[i], setup->slot, keep, &n);
+	for (size_t i = 0; i < setup->cf->n_outputs; i++)
+		keep[n++] = setup->outputs[i].file;
 	proc_close_others(keep, n);
 	free(keep);
 }
@@ -308,13 +310,17 @@ void worker_run(const struct worker_setup *setup)
 	struct err err = {""};
 	char who[16];
 	snprintf(who, sizeof who, "worker %u", setup->slot);
-	log_open(who, setup->cf->syslog, log_get_level()); /* the master's, which `millracectl log` may have changed */
+	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
 	close_others(setup);
+	if (setup->cf->daemon)
+		proc_leave_terminal();
 	w.stats = stats_worker(w.page);
-	w.loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
-	if (!w.loop)
+	/* before anything that starts threads: librdkafka's would keep what they began with */
+	bool is_safe = privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
+	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
+	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
 	    open_inputs(&w, &err) != 0) {

@@ -157,10 +157,19 @@ def is_alive(pid):
 
 
 def children(pid):
+    """The workers; the monitor is none."""
     try:
-        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        pids = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+    return [p for p in pids if not is_monitor(p)]
+
+
+def is_monitor(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "millrace/mon"
+    except FileNotFoundError:
+        return False
 
 
 def signal_all(pids, sig):

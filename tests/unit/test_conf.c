@@ -3,6 +3,8 @@
  * test_conf: configuration files. tests/data/conf/errors holds files with what is wrong in them, and behind "#=" in the
  * same file every error that must be reported, as it must be reported; tests/data/conf/good likewise with warnings.
  */
+#include "rows.h"
+
 #include <conf.h>
 #include <check.h>
 #include <dirent.h>
@@ -25,12 +27,25 @@ static char *read_whole(const char *path, size_t *len)
 	return bytes;
 }
 
-/* The lines behind "#=", each with `name` before it. */
+/* Every key of the top level, as an error lists them. */
+static void add_top_keys(struct text *t)
+{
+	for (size_t i = 0, n = 0; i < CONF_ROWS; i++)
+		if (conf_rows[i].scope == CONF_SCOPE_TOP)
+			text_add(t, "%s%s", n++ ? ", " : "", conf_rows[i].name);
+}
+
+/* The lines behind "#=", each with `name` before it; "@TOP" stands for the keys of the top level. */
 static void add_expected(struct text *t, const char *bytes, const char *name)
 {
 	for (const char *p = strstr(bytes, "#="); p; p = strstr(p + 1, "\n#=")) {
 		p += *p == '\n';
-		text_add(t, "%s:%.*s\n", name, (int)strcspn(p + 2, "\n"), p + 2);
+		int len = (int)strcspn(p + 2, "\n");
+		const char *keys = memmem(p + 2, (size_t)len, "@TOP", 4);
+		text_add(t, "%s:%.*s", name, keys ? (int)(keys - p - 2) : len, p + 2);
+		if (keys)
+			add_top_keys(t);
+		text_add(t, "\n");
 	}
 }
 

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * privileges: what a process gives up, and cannot get back. The master keeps the capabilities that its configuration
+ * needs; its children keep none. Which system calls are left is in seccomp.c. Knows nothing of what they are for.
+ */
+#include "base_private.h"
+
+#include <base.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <string.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* -- sets --------------------------------------------------------------------------------------------------------- */
+
+uint64_t privileges_have(void)
+{
+	uint64_t set = 0;
+	cap_t now = cap_get_proc();
+	for (cap_value_t cap = 0; now && cap < cap_max_bits(); cap++) {
+		cap_flag_value_t is_set = CAP_CLEAR;
+		if (cap_get_flag(now, cap, CAP_EFFECTIVE, &is_set) == 0 && is_set == CAP_SET)
+			set |= CAPABILITY(cap);
+	}
+	cap_free(now);
+	return set;
+}
+
+/* Permitted and effective are `set`, `effective` of it; inheritable is none, and so is ambient. */
+static int install(uint64_t set, uint64_t effective)
+{
+	cap_t caps = cap_init();
+	int r = caps ? 0 : -1;
+	for (cap_value_t cap = 0; r == 0 && cap < cap_max_bits(); cap++) {
+		if (set & CAPABILITY(cap))
+			r = cap_set_flag(caps, CAP_PERMITTED, 1, &cap, CAP_SET);
+		if (r == 0 && (effective & CAPABILITY(cap)))
+			r = cap_set_flag(caps, CAP_EFFECTIVE, 1, &cap, CAP_SET);
+	}
+	if (r == 0)
+		r = cap_set_proc(caps);
+	int code = errno;
+	cap_free(caps);
+	return r == 0 ? 0 : -code;
+}
+
+/* The bounding set is what an exec of a program with file capabilities could give. Who may not change it is no worse
+ * off with no_new_privs. */
+static int bound(uint64_t set)
+{
+	if (!(privileges_have() & CAPABILITY(CAP_SETPCAP)))
+		return 0;
+	for (cap_value_t cap = 0; cap < cap_max_bits(); cap++)
+		if (!(set & CAPABILITY(cap)) && cap_get_bound(cap) == CAP_SET && cap_drop_bound(cap) == -1)
+			return -errno;
+	return 0;
+}
+
+int privileges_keep(uint64_t capabilities, struct err *err)
+{
+	uint64_t set = privileges_have() & capabilities;
+	cap_reset_ambient();
+	int r = bound(set);
+	if (r == 0)
+		r = install(set, set);
+	return r == 0 ? 0 : err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
+}
+
+bool privileges_may_reach(const char *path, int mode)
+{
+	uint64_t set = privileges_have();
+	if (install(set, 0) != 0)
+		return true;
+	bool may = faccessat(AT_FDCWD, path, mode, AT_EACCESS) == 0 || errno != EACCES;
+	install(set, set);
+	return may;
+}
+
+void privileges_format(struct text *t, uint64_t capabilities)
+{
+	bool any = false;
+	for (cap_value_t cap = 0; cap < cap_max_bits(); cap++) {
+		if (!(capabilities & CAPABILITY(cap)))
+			continue;
+		char *name = cap_to_name(cap);
+		text_add(t, "%s%s", any ? ", " : "", name ? name : "?");
+		cap_free(name);
+		any = true;
+	}
+	if (!any)
+		text_add(t, "none");
+}
+
+/* -- a child ------------------------------------------------------------------------------------------------------- */
+
+static int become(const struct identity *id, struct err *err)
+{
+	if (!id->is_root)
+		return 0;
+	if (setgroups(id->n_groups, id->groups) == -1 || setresgid(id->gid, id->gid, id->gid) == -1 ||
+	    setresuid(id->uid, id->uid, id->uid) == -1)
+		return err_set(err, -errno, "Cannot become user %s, group %s: %s.", id->user, id->group,
+			       strerror(errno));
+	return 0;
+}
+
+int privileges_drop(const struct identity *id, enum privileges_role role, bool is_filtered, struct err *err)
+{
+	/* The bounding set first: it needs CAP_SETPCAP, which goes with the uid. */
+	cap_reset_ambient();
+	int r = bound(0);
+	if (r != 0)
+		return err_set(err, r, "Cannot empty the capability bounding set: %s.", strerror(-r));
+	if ((r = become(id, err)) != 0)
+		return r;
+	if ((r = install(0, 0)) != 0)
+		return err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == -1)
+		return err_set(err, -errno, "Cannot set no_new_privs: %s.", strerror(errno));
+	/* Payload and passwords of brokers lie in its memory, and others may run as the same user. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	return is_filtered ? seccomp_install(role, err) : 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * seccomp: which system calls a worker and the monitor may still make (man 2 seccomp). The table is what was measured
+ * (strace of all tests, sanitized ones too) and what glibc, libev, c-ares, OpenSSL, librdkafka, DPDK and libmicrohttpd
+ * use for the same on paths that no test takes.
+ *
+ * What is not in the table fails with ENOSYS, for which libraries have a way around, and the kernel's audit log names
+ * it: a call that nobody foresaw must not kill a worker, which holds lines. What only an intruder would call kills.
+ */
+#include "base_private.h"
+
+#include <base.h>
+#include <errno.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { WORKER = 1 << PRIVILEGES_WORKER, MONITOR = 1 << PRIVILEGES_MONITOR, BOTH = WORKER | MONITOR };
+
+static const struct {
+	unsigned roles;
+	const char *calls; /* separated by spaces */
+} allowed[] = {
+    /* memory; mmap with PROT_EXEC too: getaddrinfo loads its modules, OpenSSL its providers */
+    {BOTH, "brk mmap munmap mremap mprotect madvise mincore membarrier mlock munlock get_mempolicy"},
+    /* descriptors that it has */
+    {BOTH, "read readv pread64 preadv write writev pwrite64 pwritev lseek close close_range dup dup2 dup3 fcntl fstat "
+	   "fsync fdatasync ftruncate flock pipe pipe2 fadvise64 sendfile splice"},
+    /* files: what the user may; resolv.conf, hosts, certificates, /proc, /sys */
+    {BOTH, "open openat openat2 stat lstat newfstatat statx access faccessat faccessat2 readlink readlinkat getdents64 "
+	   "getcwd statfs fstatfs"},
+    /* sockets; which families is below */
+    {BOTH, "accept accept4 bind getsockname getpeername getsockopt setsockopt sendto sendmsg sendmmsg recvfrom recvmsg "
+	   "recvmmsg shutdown connect"},
+    {MONITOR, "listen"},
+    /* waiting */
+    {BOTH,
+     "poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd2 "
+     "timerfd_create timerfd_settime timerfd_gettime signalfd4 nanosleep clock_nanosleep"},
+    /* threads; that clone makes no process is below */
+    {BOTH, "futex futex_waitv set_robust_list get_robust_list rseq set_tid_address arch_prctl prctl exit exit_group "
+	   "sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_getscheduler getcpu gettid"},
+    /* signals to itself; tgkill is below */
+    {BOTH, "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait sigaltstack restart_syscall"},
+    /* time, numbers, itself */
+    {BOTH, "clock_gettime clock_getres gettimeofday time times getrandom uname sysinfo getrusage getrlimit prlimit64 "
+	   "getpid getppid getpgrp getuid geteuid getgid getegid getgroups getresuid getresgid capget umask"},
+};
+
+/* No library of ours calls these in a child: an intruder does. */
+static const char *const deadly =
+    "execve execveat ptrace process_vm_readv process_vm_writev kcmp mount umount2 pivot_root chroot move_mount "
+    "open_tree "
+    "fsopen fsmount unshare setns init_module finit_module delete_module kexec_load kexec_file_load bpf "
+    "perf_event_open "
+    "userfaultfd open_by_handle_at add_key request_key keyctl iopl ioperm reboot swapon swapoff settimeofday "
+    "clock_settime adjtimex clock_adjtime acct quotactl syslog pidfd_getfd io_uring_setup";
+
+static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
+
+/* Calls action for each name of the list that this architecture has. */
+static int add_list(scmp_filter_ctx filter, uint32_t action, const char *calls)
+{
+	char name[32];
+	int r = 0;
+	for (const char *p = calls; r == 0 && *p; p += strspn(p, " ")) {
+		size_t len = strcspn(p, " ");
+		snprintf(name, sizeof name, "%.*s", (int)len, p);
+		p += len;
+		int call = seccomp_syscall_resolve_name(name);
+		if (call >= 0)
+			r = seccomp_rule_add(filter, action, call, 0);
+	}
+	return r;
+}
+
+/* Those of which an argument decides. */
+static int add_some(scmp_filter_ctx filter)
+{
+	int r = 0;
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(families); i++) {
+		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
+				     SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+		if (r == 0 && families[i] == AF_UNIX)
+			r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socketpair), 1,
+					     SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]));
+	}
+	/* threads, no processes. clone3 has its flags in memory, where no filter sees them: glibc takes clone instead
+	 */
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+				     SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+	/* abort(3); not our siblings, who are the same user */
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1,
+				     SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid()));
+	/* to type on the terminal that started us */
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_NE, TIOCSTI));
+	return r;
+}
+
+int seccomp_install(enum privileges_role role, struct err *err)
+{
+	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
+	int r = filter ? 0 : -ENOMEM;
+	for (size_t i = 0; r == 0 && i < ARRAY_LEN(allowed); i++)
+		if (allowed[i].roles & (1U << role))
+			r = add_list(filter, SCMP_ACT_ALLOW, allowed[i].calls);
+	if (r == 0)
+		r = add_some(filter);
+	if (r == 0)
+		r = add_list(filter, SCMP_ACT_KILL_PROCESS, deadly);
+	if (r == 0) {
+		/* a binary tree; what is refused in the audit log; no change of the speculation setting, which costs */
+		seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+		seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);
+		seccomp_attr_set(filter, SCMP_FLTATR_CTL_SSB, 1);
+		r = seccomp_load(filter);
+	}
+	if (filter)
+		seccomp_release(filter);
+	return r == 0 ? 0
+		      : err_set(err, r,
+				"Cannot install the seccomp filter: %s; this kernel may have none, seccomp: false does "
+				"without.",
+				strerror(-r));
+}
