@@ -31,9 +31,10 @@ struct monitor {
 	struct stats_monitor *counters;
 	struct net_host_reader *host;
 	struct stats_drops *drops;
+	struct text advice; /* on the worst step of the path; empty: nothing was lost */
 	struct proc_usage usage[STATS_SLOTS_MAX];
 	char interfaces[STATS_INTERFACES_MAX][16]; /* as the master named them for us */
-	struct stats_totals totals; /* of the last sample */
+	struct stats_totals totals;                /* of the last sample */
 	struct slot_totals *slots;
 	struct history history;
 	struct http *http; /* NULL: off */

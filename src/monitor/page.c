@@ -74,10 +74,11 @@ static void tile_html(const struct history *h, const struct tile *tile, struct t
 			 SPARK_HEIGHT - 2 - tile->of(&rate) / (most > 0 ? most : 1) * (SPARK_HEIGHT - 4));
 	text_add(
 	    t,
-	    "<article class=\"tile%s\" id=\"tile-%s\"><h2>%s</h2><p class=\"now\">%s</p><p class=\"peak\">at most "
+	    "<article class=\"tile%s%s\" id=\"tile-%s\"><h2>%s</h2><p class=\"now\">%s</p><p class=\"peak\">at most "
 	    "%s</p>"
 	    "<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"area\" d=\"",
-	    most > 0 ? " some" : "", tile->id, tile->title, now, peak, width, SPARK_HEIGHT);
+	    most > 0 ? " some" : "",
+	    tile->of(&rate) > 0 ? " now-some" : "", tile->id, tile->title, now, peak, width, SPARK_HEIGHT);
 	if (line.s)
 		text_add(t, "%sL%d %dL%d %dZ", line.s, width, SPARK_HEIGHT, (int)(width - (end - 1 - first)),
 			 SPARK_HEIGHT);
@@ -188,7 +189,9 @@ static void summary_json(struct monitor *m, struct text *t)
 	text_add(t, ",\"verdict\":[\"%s\",\"%s\"],\"digest\":\"", v.word, v.text);
 	if (digest)
 		text_add(t, "configuration %012llx", (unsigned long long)digest);
-	text_add(t, "\",\n");
+	text_add(t, "\",\"advice\":");
+	text_add_json(t, m->advice.len ? m->advice.s : "", m->advice.len);
+	text_add(t, ",\n");
 	text_free(&why);
 }
 

@@ -51,6 +51,8 @@ static void path_sample(struct monitor *m)
 	processes_read(m);
 	stats_drops_add(m->drops, m->copy, &seen);
 	stats_drops_write(m->drops, m->page);
+	m->advice.len = 0;
+	stats_drops_advice(m->drops, m->copy, &m->advice); /* of this very copy; the page shows it */
 	interfaces_write(m, seen.host);
 }
 

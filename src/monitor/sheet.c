@@ -51,7 +51,7 @@ char *sheet_format(char *buf, size_t size, enum sheet_format format, uint64_t n)
 	case SHEET_AGE:
 		return format_age(buf, size, n);
 	case SHEET_SHARE:
-		snprintf(buf, size, "%.*f %%", n && n < 10000 ? 4 : n % 10000 ? 1 : 0, (double)n / 1e4);
+		snprintf(buf, size, "%.*f %%", n && n < 1000 ? 4 : n % 10000 ? 1 : 0, (double)n / 1e4);
 		return buf;
 	case SHEET_TEXT:
 	case SHEET_STATE:
@@ -158,10 +158,18 @@ static uint64_t sum_of(const struct writer *w, enum stats_scope scope, unsigned 
  */
 
 static const struct column worker_columns[] = {
-    {"worker", SHEET_TEXT, 1, ""},          {"state", SHEET_STATE, 1, ""},       {"datagrams/s", SHEET_RATE, 1, ""},
-    {"lines/s", SHEET_RATE, 1, ""},         {"bytes/s", SHEET_BYTE_RATE, 2, ""}, {"lines", SHEET_COUNT, 2, ""},
-    {"waiting", SHEET_COUNT, 2, "records"}, {"lost", SHEET_LOST, 1, "records"},  {"up", SHEET_AGE, 3, ""},
-    {"restarts", SHEET_COUNT, 3, ""},       {"pid", SHEET_TEXT, 3, ""},
+    {"worker", SHEET_TEXT, 1, ""},
+    {"state", SHEET_STATE, 1, ""},
+    {"CPU", SHEET_SHARE, 2, "of one, in the last second"},
+    {"datagrams/s", SHEET_RATE, 1, ""},
+    {"lines/s", SHEET_RATE, 1, ""},
+    {"bytes/s", SHEET_BYTE_RATE, 2, ""},
+    {"lines", SHEET_COUNT, 2, ""},
+    {"waiting", SHEET_COUNT, 2, "records"},
+    {"lost", SHEET_LOST, 1, "records"},
+    {"up", SHEET_AGE, 3, ""},
+    {"restarts", SHEET_COUNT, 3, ""},
+    {"pid", SHEET_TEXT, 3, ""},
 };
 
 static void worker_rows(struct writer *w)
@@ -178,6 +186,7 @@ static void worker_rows(struct writer *w)
 		snprintf(text, sizeof text, "%u", slot);
 		put_text(w, text);
 		put_text(w, stats_slot_state_word(sum_of(w, STATS_SLOT, slot, "state")));
+		put(w, sum_of(w, STATS_PROCESS, slot, "cpu_percent") * 10000);
 		put(w, totals.datagrams);
 		put(w, totals.lines);
 		put(w, totals.bytes);
@@ -344,12 +353,82 @@ static void kafka_rows(struct writer *w)
 	}
 }
 
+/* -- the path of a datagram ------------------------------------------------------------------------------------------
+ */
+
+static const struct column path_columns[] = {
+    {"step", SHEET_TEXT, 1, "from the wire to the backends"},
+    {"came", SHEET_COUNT, 1, "since the start; of interface and host, since the machine's"},
+    {"", SHEET_TEXT, 2, ""},
+    {"lost", SHEET_LOST, 1, ""},
+    {"share", SHEET_SHARE, 2, "of what came"},
+    {"lost in 10 s", SHEET_LOST, 1, "in the last ten seconds"},
+    {"share", SHEET_SHARE, 2, "of what came in them"},
+};
+
+/* In millionths. */
+static uint64_t share_of(uint64_t lost, uint64_t came)
+{
+	return came ? (uint64_t)((double)lost / (double)came * 1e6 + 0.5) : 0;
+}
+
+/* All programs of the machine: not what we lost. */
+static bool is_of_host(enum stats_step step)
+{
+	return step == STATS_STEP_INTERFACE || step == STATS_STEP_HOST;
+}
+
+static void path_rows(struct writer *w)
+{
+	struct stats_step_sum steps[STATS_PATH_MAX];
+	unsigned n = stats_drops_steps(w->m->drops, steps);
+	for (unsigned i = 0; i < n; i++) {
+		char step[40];
+		snprintf(step, sizeof step, is_of_host(steps[i].step) ? "%s, since boot" : "%s",
+			 stats_step_word(steps[i].step));
+		put_text(w, step);
+		put(w, steps[i].came);
+		put_text(w, steps[i].unit);
+		put(w, steps[i].lost);
+		put(w, share_of(steps[i].lost, steps[i].came));
+		put(w, steps[i].lost_10s);
+		put(w, share_of(steps[i].lost_10s, steps[i].came_10s));
+	}
+}
+
+static const struct column loss_columns[] = {
+    {"what", SHEET_TEXT, 1, "the counter"}, {"step", SHEET_TEXT, 2, ""},
+    {"most of it at", SHEET_TEXT, 2, ""},   {"lost", SHEET_LOST, 1, "since the start"},
+    {"lost in 10 s", SHEET_LOST, 1, ""},
+};
+
+static void loss_rows(struct writer *w)
+{
+	const struct stats_drop *all;
+	unsigned n = stats_drops_all(w->m->drops, &all);
+	for (unsigned i = 0; i < n; i++) {
+		const struct stats_drop *d = &all[i];
+		char place[400];
+		if (d->lost == 0 || d->is_hint || is_of_host(d->step))
+			continue;
+		stats_drops_place(w->m->drops, w->m->copy, d, d->lost_10s ? d->place_10s : d->place, place,
+				  sizeof place);
+		put_text(w, d->name);
+		put_text(w, stats_step_word(d->step));
+		put_text(w, place);
+		put(w, d->lost);
+		put(w, d->lost_10s);
+	}
+}
+
 static const struct sheet {
 	const char *id, *title;
 	const struct column *columns;
 	unsigned n_columns;
 	void (*rows)(struct writer *w);
 } sheets[] = {
+    {"path", "The path", path_columns, ARRAY_LEN(path_columns), path_rows},
+    {"losses", "What was lost", loss_columns, ARRAY_LEN(loss_columns), loss_rows},
     {"workers", "Workers", worker_columns, ARRAY_LEN(worker_columns), worker_rows},
     {"inputs", "Inputs", input_columns, ARRAY_LEN(input_columns), input_rows},
     {"backends", "Backends", backend_columns, ARRAY_LEN(backend_columns), backend_rows},
@@ -359,9 +438,15 @@ static const struct sheet {
 /* -- all of them -----------------------------------------------------------------------------------------------------
  */
 
-static void head_html(const struct sheet *s, struct text *t)
+static void head_html(struct monitor *m, const struct sheet *s, struct text *t)
 {
-	text_add(t, "<section id=\"%s\"><h2>%s</h2><div class=\"scroll\"><table><thead><tr>", s->id, s->title);
+	text_add(t, "<h2>%s</h2>", s->title);
+	if (s->rows == path_rows) {
+		text_add(t, "<p class=\"advice\" id=\"advice\">");
+		sheet_escape(t, m->advice.len ? m->advice.s : "");
+		text_add(t, "</p>");
+	}
+	text_add(t, "<div class=\"scroll\"><table><thead><tr>");
 	for (unsigned i = 0; i < s->n_columns; i++) {
 		const struct column *col = &s->columns[i];
 		text_add(t, "<th scope=\"col\" class=\"%s p%u\" data-format=\"%s\"", format_words[col->format],
@@ -384,19 +469,22 @@ static void more_html(struct monitor *m, const struct sheet *s, unsigned rows, s
 		text_add(t, "<p class=\"more\">The %u that lost or hold most, of %u.</p>", rows, all);
 }
 
+/* A sheet without rows is hidden, and the script shows it when there are some: a first loss, a Kafka output. */
 void sheets_html(struct monitor *m, struct text *t)
 {
 	for (size_t i = 0; i < ARRAY_LEN(sheets); i++) {
 		const struct sheet *s = &sheets[i];
-		struct writer w = {.m = m, .t = t, .columns = s->columns, .n_columns = s->n_columns};
-		size_t before = t->len;
-		head_html(s, t);
+		struct text rows = {0};
+		struct writer w = {.m = m, .t = &rows, .columns = s->columns, .n_columns = s->n_columns};
 		s->rows(&w);
+		text_add(t, "<section id=\"%s\"%s>", s->id, w.rows ? "" : " hidden");
+		head_html(m, s, t);
+		text_add_bytes(t, rows.s ? rows.s : "", rows.len);
 		text_add(t, "</tbody></table></div>");
 		more_html(m, s, w.rows, t);
 		text_add(t, "</section>\n");
-		if (w.rows == 0 && !t->failed) /* no Kafka, no table of it */
-			t->len = before;
+		t->failed |= rows.failed;
+		text_free(&rows);
 	}
 }
 
