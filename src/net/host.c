@@ -143,7 +143,7 @@ static bool interface_parse(struct net_interface *to, const struct nlmsghdr *mes
 
 int net_interfaces_parse(struct net_interface *to, unsigned max, unsigned *n, const void *answer, size_t len)
 {
-	size_t left = len;
+	int left = (int)MIN(len, (size_t)INT32_MAX); /* signed: aligned, the last message may end behind the datagram */
 	for (const struct nlmsghdr *m = answer; NLMSG_OK(m, left); m = NLMSG_NEXT(m, left)) {
 		struct net_interface found;
 		if (m->nlmsg_type == NLMSG_DONE)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Packets off DPDK ports (virtual ones), with hugepages and without, in 1, 2 and 4 workers: each arrives once, and what
 does not is in one counter."""
+import json
 import os
 import signal
 import socket
@@ -50,6 +51,9 @@ def test_what_the_ring_cannot_take_is_counted(veth, bench, tmp_path):  # noqa: F
     received, dropped = settled(millrace, sent)
     assert received + dropped == sent == 5 * LINES
     assert dropped > 0
+    path = json.loads(millrace.ctl("drops", "--json").stdout)
+    ring, = (s for s in path["steps"] if s["step"] == "ring")
+    assert (ring["in"], ring["lost"]) == (sent, dropped)
     millrace.check()
 
 
@@ -60,6 +64,8 @@ def test_filter(veth, bench, tmp_path):  # noqa: F811
     sent = tcpreplay(veth[0], file, "--pps", 5000)
     wait_for(lambda: counter(millrace, "received_packets") + counter(millrace, "filtered_packets") == sent, "all packets")
     assert counter(millrace, "received_packets") == sent // 20
+    path = json.loads(millrace.ctl("drops", "--json").stdout)
+    assert [s["left_out"] for s in path["steps"] if s["step"] == "filter"] == [sent - sent // 20]
     assert sink.wait_lines(sent // 20)["distinct"] == sent // 20
 
 

@@ -226,7 +226,8 @@ START_TEST(packets)
 						  .passed_packets = 300,
 						  .dropped_interface_packets = 9,
 						  .dropped_ring_packets = 6};
-	*endpoint_of(1) = (struct stats_endpoint){.receive_buffer_bytes = 1, .passed_packets = 200, .dropped_ring_packets = 4};
+	*endpoint_of(1) = (struct stats_endpoint){
+	    .receive_buffer_bytes = 1, .passed_packets = 200, .dropped_ring_packets = 4};
 	input(0)->received_packets = 490;
 	backend(0, 0)->offered_records = 490;
 	backend(0, 0)->failed_records = 5;
