@@ -3,17 +3,29 @@
 
 SAN    ?=
 B      := build$(if $(SAN),/san)
-PREFIX ?= /usr/local
 PYTHON ?= /usr/bin/python3
 JOBS   ?= $(shell nproc)
 
+# Where `make install` puts things. Only a PREFIX of /usr means the system's /etc.
+PREFIX      ?= /usr/local
+bindir      ?= $(PREFIX)/bin
+sbindir     ?= $(PREFIX)/sbin
+mandir      ?= $(PREFIX)/share/man
+docdir      ?= $(PREFIX)/share/doc/millrace
+sysconfdir  ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/etc
+unitdir     ?= $(if $(filter /usr,$(PREFIX)),,$(PREFIX))/lib/systemd/system
+runstatedir ?= /run
+WHERE       := $(foreach v,B DESTDIR PREFIX bindir sbindir mandir docdir sysconfdir unitdir runstatedir,$v='$($v)')
+
 VERSION := 0.1.0
+DEB_VERSION ?= $(VERSION)
 Q       := $(if $(V),,@)# make V=1 shows the commands
 ifeq ($(origin CC),default)
 CC := gcc
 endif
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wswitch-enum -Wvla $(if $(CI),$(if $(SAN),,-Werror))
-HARDEN  := -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
+# The objects do not depend on where they were made: the same source gives the same package.
+HARDEN  := -ffile-prefix-map=$(CURDIR)=. -fstack-protector-strong -fPIE $(if $(SAN),,-D_FORTIFY_SOURCE=2)
 CFLAGS  ?= -O3 -g
 override CFLAGS += -std=gnu11 $(WARN) -fno-common -fno-strict-aliasing $(HARDEN) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -O1)
 override CPPFLAGS += -D_GNU_SOURCE -DMILLRACE_VERSION='"$(VERSION)"' $(if $(HAS_KAFKA),-DMILLRACE_KAFKA) $(if $(HAS_PCAP),-DMILLRACE_PCAP) -Iinclude
@@ -52,7 +64,7 @@ LIB_OBJ  := $(filter-out $B/obj/src/input/dpdk%,$(LIB_OBJ))
 TESTS    := $(filter-out %test_rss.c %test_dpdk_args.c %test_dpdk_ring.c,$(TESTS))
 endif
 
-.PHONY: all deps run check check-unit check-fuzz check-integ test soak bench bench-packets bench-seed fuzz lint install docs clean help
+.PHONY: all deps run check check-unit check-fuzz check-integ test soak bench bench-packets bench-seed fuzz lint install uninstall deb docs clean help
 .SECONDARY:
 
 all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs $(DPDK_SENDER) ## build all programs into build/
@@ -107,15 +119,14 @@ docs: $B/docs ## renew the documents that come from the tables
 	$B/docs counters > docs/counters.md
 	$B/docs man etc/man/millrace.8.in > etc/man/millrace.8
 
-install: all ## install programs, man pages and samples below DESTDIR and PREFIX
-	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 \
-		$(DESTDIR)$(PREFIX)/share/man/man8 $(DESTDIR)$(PREFIX)/share/doc/millrace
-	install -m 755 build/millrace $(DESTDIR)$(PREFIX)/sbin
-	ln -sf millrace $(DESTDIR)$(PREFIX)/sbin/fastcapa
-	install -m 755 $(filter-out build/millrace,$(PROGRAMS:%=build/%)) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 etc/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 etc/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
-	install -m 644 etc/*.yaml README.md CHANGELOG.md $(DESTDIR)$(PREFIX)/share/doc/millrace
+install: all ## install everything below DESTDIR and PREFIX; edited configurations stay
+	@$(WHERE) tools/install install
+
+uninstall: ## remove what install put there; edited configurations stay
+	@$(WHERE) tools/install uninstall
+
+deb: all ## make the Debian package build/deb/millrace_VERSION-1_ARCH.deb (DEB_VERSION=)
+	@B=$B tools/deb $(DEB_VERSION)
 
 clean: ## remove build/
 	rm -rf build
@@ -176,4 +187,4 @@ $B/obj/tests/%.o: CPPFLAGS += -Isrc -Isrc/base -Isrc/conf -Isrc/input -Isrc/outp
 	-DTEST_DATA='"$(CURDIR)/tests/data"'
 $B/obj/tests/%.o: WARN := $(filter-out -Wmissing-prototypes,$(WARN))
 
--include $(shell find $B -name '*.d' 2>/dev/null)
+-include $(shell find $B/obj -name '*.d' 2>/dev/null)
