@@ -16,7 +16,7 @@ enum {
 };
 
 /* Runs until a signal or a command ends it. Returns the exit code; every error has been logged. The configuration is
- * borrowed. */
-int master_run(const struct conf *cf);
+ * taken; args, with which it is read again at a reload, are borrowed (NULL: it cannot be). */
+int master_run(struct conf **cf, const struct conf_args *args);
 
 #endif

@@ -57,7 +57,7 @@ static void top_workers(const struct sample *a, const struct sample *b, struct t
 	struct ctl_table table = {.columns = 8, .left = 2};
 	uint64_t us = b->at_us - a->at_us;
 	ctl_heading(&table, "worker|state|pid|datagrams/s|lines/s|bytes/s|lost/s|dense");
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(b->copy)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(b->copy); slot++) {
 		ctl_cell(&table, "%u", slot);
 		uint64_t pid = stats_named(b->copy, STATS_ALL, STATS_SLOT, slot, "pid");
 		uint64_t state = stats_named(b->copy, STATS_ALL, STATS_SLOT, slot, "state");

@@ -121,7 +121,7 @@ void backend_account(struct backend *be)
 	be->counted_pending_lines = unsent_lines + flight_lines;
 	if (UNLIKELY(be->is_dropping))
 		log_dropping_end(be);
-	stats_touch(st->out->page, STATS_BACKEND, st->out->first_backend + (unsigned)(be - st->backends));
+	stats_touch(st->out->page, STATS_BACKEND, be->block);
 }
 
 /* -- connecting ---------------------------------------------------------------------------------------------------- */
@@ -355,7 +355,6 @@ void backend_init(struct backend *be, struct statsite *st, const struct conf_bac
 	ev_init(&be->timer, on_timer);
 	be->io.data = be->timer.data = be;
 	draft->up = 0;
-	backend_account(be);
 }
 
 void backend_close(struct backend *be)
