@@ -138,6 +138,9 @@ void text_free(struct text *t);
 /* MurmurHash3_x86_32. */
 uint32_t hash_murmur3_32(const void *bytes, size_t len, uint32_t seed);
 
+/* XXH64 with seed 0. */
+uint64_t hash_64(const void *bytes, size_t len);
+
 #define HASH_SLOTS 65536u
 /* Weighted rendezvous table: slots[i] = index (0..n-1) of the member that owns slot i. A member's score in a slot is
  * weight / -ln(u) with u in (0,1) from XXH64(name, seed = slot); ties go to the name that sorts first, so the order of

@@ -178,6 +178,43 @@ struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action,
 void conf_fastcapa_help(struct text *t);
 void conf_free(struct conf *cf);
 
+/* All bytes of a file, malloced, and how many; at most CONF_FILE_MAX_BYTES and a little more. 0 or -errno. */
+int conf_read_file(const char *path, char **bytes, size_t *len);
+/* 48 bits of the hash of what conf_dump says: the same for configurations that mean the same. */
+uint64_t conf_digest(const struct conf *cf);
+/* Puts inputs, outputs and backends that `like` has too in its order, new ones behind them. What they mean does not
+ * change. 0 or -ENOMEM. */
+int conf_align(struct conf *cf, const struct conf *like);
+/* A backend is the same as long as name, address and transport are. */
+bool conf_backend_is_same(const struct conf_backend *a, const struct conf_backend *b);
+
+/* What a change asks for: the cheapest class that covers it. */
+enum conf_reload {
+	CONF_RELOAD_NONE,
+	CONF_RELOAD_LIVE,    /* workers take it on as they are */
+	CONF_RELOAD_RESPAWN, /* workers rolled one by one */
+	CONF_RELOAD_REBIND,  /* … and endpoints made or given up before and after */
+	CONF_RELOAD_RESTART, /* refused: only a restart does it */
+};
+enum conf_place { CONF_PLACE_TOP, CONF_PLACE_INPUT, CONF_PLACE_OUTPUT, CONF_PLACE_BACKEND };
+struct conf_change {
+	enum conf_place place;
+	enum conf_reload reload;
+	size_t was, is;	    /* index of the input or output; SIZE_MAX: it is new, or removed */
+	const char *option; /* its name; NULL: the whole thing was added or removed */
+	char *text;	    /* "outputs.shards.queue_limit: 64MiB -> 128MiB", "inputs.tap: added" */
+};
+struct conf_diff {
+	struct conf_change *changes;
+	size_t n, size;
+	enum conf_reload reload; /* the dearest of all */
+	bool no_memory;
+};
+/* What is different in `cf`, which was aligned to `old`. Freed by conf_diff_free. */
+void conf_diff(const struct conf *old, const struct conf *cf, struct conf_diff *d);
+void conf_diff_free(struct conf_diff *d);
+const char *conf_reload_word(enum conf_reload reload); /* "live", "by rolling the workers", … */
+
 /* What is worth a word and stops nothing, a line each in the form of the errors: for -t, and once in the log. */
 void conf_warnings(const struct conf *cf, struct text *t);
 

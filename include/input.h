@@ -22,6 +22,21 @@ struct source;
 struct hand;
 struct endpoint;
 
+/* A stream connection on its way to another worker. */
+struct input_passed {
+	bool is_skipping; /* to the newline of a line that was too long */
+	uint32_t kept_bytes;
+	const char *kept; /* the begin of a line */
+};
+
+/* How a worker leaves. */
+enum input_leave {
+	INPUT_STAYS,
+	INPUT_ALL_END,	  /* the program ends: so do all sockets and connections */
+	INPUT_SLOT_ENDS,  /* nobody comes after us: our own sockets end, shared ones stay, connections go to siblings */
+	INPUT_SLOT_STAYS, /* somebody comes after us: sockets stay, connections are for him */
+};
+
 struct input_type {
 	const char *name;
 	bool is_stream; /* lines may span reads, and the unit is the line; else the datagram */
@@ -30,9 +45,16 @@ struct input_type {
 	int (*bind)(struct input *in, struct endpoint *ep, struct err *err);
 	/* Worker: makes the sources of this slot. 0, or -errno. */
 	int (*open)(struct input *in, struct err *err);
-	/* Worker: no new peers from now on; what the kernel holds already can still be read. With in->keeps_sockets this
-	 * worker only stops reading: the sockets are the slot's, and its next tenant goes on with them. */
+	/* Worker: in->leave says how it leaves. Endpoints of which input_ends() holds take in nothing new from now on, and
+	 * what the kernel holds already can still be read; of the others this worker only stops reading. */
 	void (*drain)(struct input *in);
+	/* Worker: hands the peer of this source, with what is unfinished of it, to who comes next, and frees the source.
+	 * False: not now, try again when the link takes more. NULL: nothing to hand over. */
+	bool (*pass)(struct source *s);
+	/* Worker: the other end of it: takes fd. */
+	void (*take)(struct input *in, int fd, const struct input_passed *p);
+	/* Worker: another `cf` is in effect, which differs in what is LIVE. NULL: it looks there anyway. */
+	void (*reload)(struct input *in);
 	/* Worker: reads one batch into in->hand, fills b->items and counts them. Returns items; 0: nothing is there now.
 	 * Sets s->drained when surely nothing more is there, s->ended when nothing will ever be (EOF, error). */
 	unsigned (*read)(struct source *s, struct batch *b);
@@ -61,6 +83,14 @@ struct input_type {
 	/* Master: slot's tenant is gone (and with `is_last` nobody comes after it): closes what only it could read and
 	 * counts what waited there. Returns packets that were lost so. */
 	uint64_t (*died)(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page);
+	/* Master: slot's tenant is about to be told to leave, and another comes: makes what that one needs, so that nothing
+	 * is lost between them. NULL: the slot's sockets stay. */
+	void (*prepare_successor)(struct input *in, unsigned slot);
+	/* Master: the options of the input, or the number of slots, are others now: does what can be done with an endpoint
+	 * that stays. 0, or -errno with err. NULL: nothing. */
+	int (*adjust)(struct input *in, struct endpoint *ep, struct err *err);
+	/* Master: this endpoint is given up: nobody new comes to it from now on. NULL: nothing. */
+	void (*retire)(struct input *in, struct endpoint *ep);
 	/* Master, before the next tenant is forked: makes what it needs anew. */
 	void (*renew)(struct input *in, unsigned slot, struct stats_page *master_page);
 	/* Master, each second: true when slot's tenant should make place for one with a new handle. */
@@ -73,6 +103,7 @@ struct input_type {
 	void (*exclude)(struct input *in, const char *brokers);
 };
 enum { INPUT_KEEP_MAX = 1024 };
+#define INPUT_NO_SLOT UINT32_MAX /* of keep: a process that is no worker */
 
 /* One address of `bind`. */
 struct endpoint {
@@ -80,8 +111,14 @@ struct endpoint {
 	struct net_address address;
 	int *fds; /* [in->n_slots], or one that all slots share */
 	unsigned n_fds;
-	unsigned first_stats; /* of its ENDPOINT blocks, one for each of fds */
+	uint32_t *blocks;	/* [n_fds], their ENDPOINT blocks in stats; the master's, */
+	unsigned n_blocks;	/* … of which so many are known */
 	uint32_t *last_dropped; /* [n_fds], what the kernel's counter said; NULL: nothing is dropped here */
+	bool ends;		/* worker: nobody goes on with it */
+	bool is_retired;	/* master: input_type.retire was called */
+	bool is_moved;		/* master, during a reload: it is in the new inputs … */
+	struct endpoint *moved_from; /* … and this one there came from here, with so many descriptors */
+	unsigned had_fds;
 	uint64_t receive_buffer_bytes;
 	const void *driver; /* of a capture: struct capture_driver, private to src/input */
 	void *impl;	    /* of the type, or of the driver */
@@ -106,12 +143,12 @@ struct hand {
 struct input {
 	const struct input_type *type;
 	const struct conf_input *cf;
-	unsigned index; /* in the configuration and in stats */
+	unsigned index; /* in stats; its place in the configuration is cf->index */
 	const struct conf *conf; /* all of it */
 	unsigned n_slots;
 	struct endpoint *endpoints;
 	unsigned n_endpoints;
-	struct hand **hands; /* [n_slots], shared memory */
+	struct hand **hands; /* [STATS_SLOTS_MAX], shared memory, one for each slot that there was */
 	bool wants_lines, wants_items, wants_from; /* by the outputs; set by the master before fork */
 	bool is_done; /* master: a finite input of which all is delivered, or given up */
 
@@ -128,13 +165,16 @@ struct input {
 	unsigned cut_item;	/* the next line begins in this item */
 	char *cut_at;		/* here; NULL: at its begin */
 	bool held;		/* a full output holds this input back */
-	bool draining, keeps_sockets;
+	bool draining;
+	enum input_leave leave;
+	bool is_removed;	/* no such input comes after us: its connections are read and closed */
 	bool discarding; /* lines are counted as dropped at shutdown */
 	struct source *sources; /* list of all open ones */
 	void (*on_source)(struct source *s);   /* a new one: the worker watches it */
 	void (*on_readable)(struct source *s); /* from the loop */
 	void (*on_end)(struct source *s);      /* before it is freed */
 	void (*on_status)(struct input *in, struct text *t); /* adds statsrelay's status text */
+	bool (*on_pass)(struct source *s, const struct input_passed *p); /* sends s->fd on; false: not now */
 	void *worker;
 	void *impl;
 };
@@ -152,6 +192,7 @@ struct coalesce {
 /* A descriptor that a worker reads. The head of the type's own struct. */
 struct source {
 	struct input *in;
+	struct endpoint *ep; /* whose socket it is; NULL: a connection, or lent */
 	int fd; /* -1: nothing to wait for, it is polled */
 	struct ev_io io;
 	struct source *next, **prev; /* in->sources */
@@ -168,13 +209,32 @@ struct source {
 
 /* For the types. Worker: takes fd, puts the source into in->sources and tells the worker; size: of the type's struct,
  * zeroed. NULL: no memory (fd is closed). source_free: out of the list, closes fd, frees. */
-struct source *source_new(struct input *in, int fd, size_t size);
+struct source *source_new(struct input *in, struct endpoint *ep, int fd, size_t size);
 void source_free(struct source *s);
 
-/* Master: type, cf, index, endpoints, shared hands; then binds. 0, or -errno with one sentence. */
-int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n_slots, unsigned *next_endpoint,
+/* Worker: nobody goes on with what this source reads. */
+static inline bool input_ends(const struct source *s)
+{
+	return s->in->leave == INPUT_ALL_END || (s->ep && s->ep->ends);
+}
+
+/* Master: type, cf, hands for n_slots and room for endpoints. `like`: an input of the same name and type that this one
+ * takes the place of, or NULL; its hands are shared then, its endpoints are not taken. 0, or -errno with one sentence. */
+int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n_slots, const struct input *like,
 	       struct err *err);
-void input_fini(struct input *in); /* master: closes and removes what it bound */
+/* Master: the next endpoint, at this address: moved from `from`, which has been looked up by input_find_endpoint, or bound
+ * (NULL). 0, or -errno with one sentence. */
+int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, struct err *err);
+/* Master: undoes the move; or takes it for done. */
+void input_return_endpoint(struct endpoint *ep);
+/* Master: the endpoint of `old` that reads this address for an input of this type, or NULL. */
+struct endpoint *input_find_endpoint(struct input *old, const struct input *in, const char *address);
+/* Master: closes and removes one endpoint. */
+void input_close_endpoint(struct input *in, struct endpoint *ep);
+/* Master: room for n descriptors in the endpoint. */
+bool input_endpoint_room(struct endpoint *ep, unsigned n);
+void input_fini(struct input *in); /* master: closes and removes what it bound, but what is_moved */
+void input_forget(struct input *in, bool keeps_hands); /* master: frees only memory; the endpoints are elsewhere */
 /* Any process: what is wrong with the options of every input's type. Returns how many errors were added, a line each. */
 size_t input_check(const struct conf *cf, struct text *errors);
 /* Master: the capabilities that this input needs, on this machine as it is set up now. */
@@ -182,7 +242,7 @@ uint64_t input_capabilities(const struct conf_input *cf);
 /* Worker, right after fork: descriptors that slot's tenant keeps, appended to keep[*n]; gives up the mappings of others. */
 void input_keep(struct input *in, unsigned slot, int *keep, size_t *n);
 /* Another child than a worker, right after fork: gives up all mappings. Its descriptors it closes itself. */
-void input_forget(struct input *in);
+void input_leave_alone(struct input *in);
 /* Master: slot's tenant is gone, or the next one is about to be forked: for types that hold more than descriptors. died
  * returns the packets that were lost unread. */
 uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page);
@@ -191,12 +251,16 @@ void input_renew(struct input *in, unsigned slot, struct stats_page *master_page
 const struct conf_list *input_addresses(const struct conf_input *cf, struct conf_list *one);
 /* Master, once a second and at a death: what the kernel says of each socket, into the master's page. */
 void input_kernel_drops(struct input *in, struct stats_page *master_page);
+void input_endpoint_drops(struct input *in, struct endpoint *ep, struct stats_page *master_page);
 /* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns records: lines,
  * and datagrams or packets where an output wants them whole. */
 uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page);
 
 /* The socket of `ep` that slot's tenant reads. */
 int input_slot_fd(const struct endpoint *ep, unsigned slot);
+
+/* It reads DPDK queues, which stay as they were made. */
+bool input_is_dpdk(const struct input *in);
 
 /* The packets that libpcap itself would give: version for people, NULL when it is not built in. */
 const char *input_pcap_version(void);
@@ -211,6 +275,8 @@ unsigned input_cut(struct input *in);
 void input_published(struct input *in, bool batch_done);
 /* Reads fd, the socket of a slot without tenant, too (takes fd). Datagrams only. 0, or -errno. */
 int input_adopt(struct input *in, int fd, unsigned lent_by);
+/* Worker: the configuration in effect is another one, which differs in what is LIVE. */
+void input_reload(struct input *in, const struct conf *cf);
 void input_release(struct input *in, unsigned lent_by);
 
 /* The same for a source that is polled: busy while packets come, then rests that double from POLL_FIRST_US to POLL_SOON_US,

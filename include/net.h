@@ -32,6 +32,12 @@ int net_udp_join(const struct net_address *a, struct err *err);
 int net_tcp_listen(const struct net_address *a, struct err *err);
 /* A stale socket file (nobody answers) is replaced; one that is in use is an error. `type`: SOCK_STREAM or SOCK_DGRAM. */
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err);
+/* Takes a UDP socket out of its group without a loss: what it holds can still be read, nothing new comes. */
+void net_udp_leave(int fd);
+/* A socket that had its address for itself becomes the first of a group. 0 or -errno with err. */
+int net_udp_share(int fd, struct err *err);
+/* The spread of the group is by the sender again. */
+void net_reuseport_by_hash(int fd);
 /* Every datagram goes to one of the group's n sockets at random, whoever sent it. On any socket of the group. */
 int net_reuseport_random(int fd, unsigned n, struct err *err);
 /* Asks for `bytes`, beyond net.core.rmem_max when allowed; *got is what SO_RCVBUF says then, halved (the kernel doubles

@@ -26,8 +26,13 @@ struct output_type {
 	 * the errors of conf; `path` is the file's name. Returns how many. Adds warnings too, which are not counted.
 	 * NULL: nothing to check. */
 	size_t (*check)(const struct conf_output *cf, const char *path, struct text *errors);
-	/* Master, before fork: makes what all workers share (out->shared). 0, or -errno with err. */
+	/* Master: makes what all workers share (out->shared, and out->shared_fd when it can be sent). 0, or -errno with
+	 * err. */
 	int (*prepare)(struct output *out, struct err *err);
+	/* Master, or a child of it that shares out->shared: the part of prepare that takes long. NULL: there is none. */
+	void (*fill)(struct output *out);
+	/* Master: gives up what prepare made, in this process. NULL: nothing. */
+	void (*unprepare)(struct output *out);
 	/* Worker: opens sockets, starts threads and timers. A peer that is away is no error. 0, or -errno with err. */
 	int (*open)(struct output *out, struct err *err);
 	/* Worker: takes records of the batch from b->taken[out->index] on and advances that. Never blocks. Takes all,
@@ -41,6 +46,12 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
+	/* Worker: from now on `cf` is in effect, which differs only in what is LIVE; out->cf is still the old one and is
+	 * set by the caller. `shared` is a new out->shared, from the descriptor that the master sent, or NULL: it is the
+	 * same. What has not changed keeps connections and queues. 0 or -errno: the worker then leaves. */
+	int (*reload)(struct output *out, const struct conf_output *cf, void *shared);
+	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
+	void *(*shared_open)(int fd);
 	/* Worker: out->file is another one. NULL: it has none. */
 	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
@@ -51,14 +62,16 @@ struct output_type {
 struct output {
 	const struct output_type *type;
 	const struct conf_output *cf;
-	unsigned index;           /* in the configuration and in stats */
-	unsigned first_backend;   /* stats index of its first BACKEND block … */
-	unsigned n_backends;      /* … of so many: the remotes of a statsite output, 1 of a kafka output */
+	unsigned index;		  /* in stats; its place in the configuration is cf->index */
+	unsigned n_backends;	  /* BACKEND blocks: the remotes of a statsite output, 1 of a kafka output */
+	const uint32_t *blocks;	  /* [n_backends], their indices in stats; the master's, or in `shared` */
 	enum conf_words overflow; /* CONF_OVERFLOW_BLOCK, …_DROP_NEWEST, …_DROP_OLDEST; never AUTO */
 	enum output_wants wants;
 	bool wants_from; /* the sender of each item */
 	void *shared;    /* of prepare */
 	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
+	int shared_fd; /* the master's; -1: none */
+	uint64_t leave_us; /* a backend that was removed is given up when it took nothing for so long */
 
 	/* set by the worker before open */
 	struct ev_loop *loop;
@@ -74,9 +87,14 @@ struct output {
 	void *impl; /* of open */
 };
 
-/* Master: fills in type, cf, index, overflow, wants, first_backend and n_backends, and prepares. 0, or -errno with
- * err. */
-int output_init(struct output *out, const struct conf *cf, size_t index, struct err *err);
+/* Master: fills in type, cf, overflow, wants and n_backends for the output at this place of the configuration. 0, or -errno
+ * with err. index, and blocks by output_set_blocks, are the caller's; then type->prepare and type->fill. */
+int output_make(struct output *out, const struct conf *cf, size_t place, struct err *err);
+/* Copies them. 0 or -ENOMEM. */
+int output_set_blocks(struct output *out, const uint32_t *blocks);
+/* All of it, with places and blocks numbered from 0: what a program that starts has. */
+int output_init(struct output *out, const struct conf *cf, size_t place, struct err *err);
+void output_fini(struct output *out); /* master */
 /* Master, also at USR1: opens the output's file anew, for the workers that are forked later. */
 void output_open_file(struct output *out);
 /* Worker: appends to this one from now on (takes fd). */
@@ -96,12 +114,23 @@ const char *output_kafka_version(void);
  * fork), so that workers read it. Also used by millracectl. */
 struct shards {
 	bool modulo;
-	uint32_t n;     /* entries of map */
-	uint16_t map[]; /* index into conf_output.backends */
+	uint32_t n;	     /* entries of map */
+	uint32_t n_backends; /* behind the map: index in stats of each backend's block */
+	uint16_t map[];	     /* index into conf_output.backends */
 };
-/* NULL when memory is short. Freed by shards_free. Takes about 1 ms a backend for rendezvous. */
+/* In a memfd, mapped for writing, not filled yet; *fd is its descriptor. blocks NULL: all 0. NULL when memory is short. */
+struct shards *shards_make(const struct conf_output *cf, const uint32_t *blocks, int *fd);
+/* Takes about 1 ms a backend for rendezvous. False when memory is short. */
+bool shards_fill(struct shards *s, const struct conf_output *cf);
+/* Read only, from such a descriptor. NULL: it is not one. */
+struct shards *shards_open(int fd);
+/* Made and filled, without a descriptor. NULL when memory is short. */
 struct shards *shards_new(const struct conf_output *cf);
 void shards_free(struct shards *s);
+static inline uint32_t *shards_blocks(struct shards *s)
+{
+	return (uint32_t *)(void *)(s->map + (s->n + 1) / 2 * 2);
+}
 static inline uint32_t shards_index(const struct shards *s, uint32_t hash)
 {
 	return s->modulo ? hash % s->n : hash >> 16;

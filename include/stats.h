@@ -225,8 +225,12 @@ struct stats_page; /* one page, as its writer sees it; with the list of touched 
 
 /* -- making and writing ------------------------------------------------------------------------------------------ */
 
-/* Master, before fork: pages for `slots` slots, the master and the monitor. NULL and err when memory is short. */
-struct stats *stats_new(unsigned slots, struct err *err);
+/* Master, before fork: pages for `slots` slots, the master and the monitor, and room in the (sparse) file for at least as
+ * many slots as `room`. NULL and err when memory is short. */
+struct stats *stats_new(unsigned slots, unsigned room, struct err *err);
+/* Master: one more slot, when there is room for it: stats_room says for how many together. 0, or -errno with err. */
+int stats_add_slot(struct stats *st, struct err *err);
+unsigned stats_room(const struct stats *st);
 void stats_free(struct stats *st); /* unmaps; NULL is fine */
 
 /* A descriptor of the same memory opened for reading only, for a reader of another process; the caller closes it.
@@ -241,6 +245,11 @@ int stats_reader_fd(const struct stats *st, struct err *err);
  * PATH are named by stats_new. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
+/* Master: the block for what is new under this name: the one that it had before it was retired, else one that nobody had,
+ * else that of a retired sibling (same parent and unit), whose totals it goes on with. -1: all are in use. Name it next. */
+int stats_place(const struct stats *st, enum stats_scope scope, const char *name, unsigned parent, const char *unit);
+/* Master: it is gone. Name and counters stay, so that sums do not go back and the ledger holds. */
+void stats_retire(struct stats *st, enum stats_scope scope, unsigned index);
 
 /* The blocks that a scope may have at most, and whether they lie in the monitor's page. */
 unsigned stats_entries_max(const struct stats *st, enum stats_scope scope);
@@ -268,6 +277,8 @@ struct stats_interface *stats_interface(struct stats_page *p, unsigned index);
 struct stats_process *stats_process(struct stats_page *p, unsigned slot);
 struct stats_path *stats_path(struct stats_page *p, unsigned index);
 void stats_touch(struct stats_page *p, enum stats_scope scope, unsigned index);
+/* Blocks of the scope that were ever used in this page: the ones before this index. */
+unsigned stats_page_used(const struct stats_page *p, enum stats_scope scope);
 
 /* Makes all touched blocks visible at once. */
 void stats_publish(struct stats_page *p);
@@ -296,14 +307,20 @@ struct stats_entry {
 	char name[264];
 	char unit[16];
 	uint32_t parent;
-	uint32_t used; /* 0: taken out; no name */
+	uint32_t used; /* enum stats_used */
 	uint64_t feeds;
+};
+enum stats_used {
+	STATS_UNUSED, /* no name */
+	STATS_USED,
+	STATS_RETIRED, /* removed by a reload: its totals stay */
 };
 /* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. With stats_open: as they were
  * then; stats_copy_entries follows changes. */
 unsigned stats_entries(const struct stats *st, enum stats_scope scope);
 const struct stats_entry *stats_entry(const struct stats *st, enum stats_scope scope, unsigned index);
 
+/* All slots that there ever were. */
 unsigned stats_slots(const struct stats *st);
 
 /* Consistent copies of whole pages, made under the sequence numbers, into memory of its own: reserved by
@@ -315,9 +332,11 @@ void stats_copy_free(struct stats_copy *c);
  * writer died in the middle, and the master did not adopt it yet). */
 int stats_copy_take(struct stats_copy *c, struct err *err);
 const struct stats *stats_copy_of(const struct stats_copy *c);
+unsigned stats_copy_slots(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
+bool stats_copy_is_retired(const struct stats_copy *c, enum stats_scope scope, unsigned index);
 /* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes of the master's and the monitor's page:
  * slot is ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
@@ -385,7 +404,8 @@ uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
 const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
-const char *stats_slot_state_word(uint64_t state);	 /* "vacant", "starting", "ready", "draining", "failed" */
+/* "vacant", "starting", "ready", "draining", "failed", "removed" */
+const char *stats_slot_state_word(uint64_t state);
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
 /* What an ENDPOINT is: a socket for datagrams, a ring of the kernel, a receive queue of DPDK; else streams or files. */
 enum stats_endpoint_kind { STATS_ENDPOINT_OTHER, STATS_ENDPOINT_SOCKET, STATS_ENDPOINT_RING, STATS_ENDPOINT_QUEUE };

@@ -22,15 +22,34 @@ enum link_type {
 	LINK_REOPEN,  /* master: append to this descriptor from now on; `input` is the output's index, or LINK_FILE_LOG */
 	LINK_DONE,    /* worker: all of the finite input `input` is delivered, or given up and counted */
 	LINK_PEERS,   /* worker: text is who our own outputs talk to: "10.0.0.1:9092,…" */
+
+	/* a reload (docs/design.md): */
+	LINK_SHARED,	 /* master: the descriptor of the new out->shared of output number `input`, before LINK_RELOAD */
+	LINK_RELOAD,	 /* master: the descriptor holds the bytes of a configuration, new only in what is LIVE */
+	LINK_APPLIED,	 /* worker: it is in effect; value as in LINK_RELOAD */
+	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: nor the input */
+	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
+	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */
+	LINK_CONNECTION, /* either: struct link_connection with its descriptor: a connection for the input */
 };
 enum { LINK_FILE_LOG = 0xffff };
+#define LINK_WHOLE UINT64_MAX
 struct link_message {
 	uint32_t type;
 	uint32_t slot;
-	uint32_t input;
+	uint32_t input; /* its index in stats, which is the same in old and new configurations */
 	uint64_t value;
 	char text[1024];
 };
+/* LINK_CONNECTION: value is 1 while the rest of a too long line is skipped. As long as what was kept of a line. */
+struct link_connection {
+	struct link_message head;
+	char kept[LINE_MAX_BYTES + 1];
+};
+static inline size_t link_connection_bytes(size_t kept_bytes)
+{
+	return sizeof(struct link_message) + kept_bytes;
+}
 
 /* How a worker leaves. Anything else is a death. */
 enum {
@@ -42,6 +61,7 @@ enum {
 /* What a worker needs of the master. All is made before fork. */
 struct worker_setup {
 	const struct conf *cf;
+	const struct conf_args *args; /* with which the bytes of a reload are read */
 	unsigned slot, n_slots;
 	struct stats *stats;
 	struct input *inputs;	/* [cf->n_inputs] */

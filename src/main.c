@@ -77,18 +77,20 @@ static int open_log(const struct conf *cf, struct err *err)
 	return r;
 }
 
-static int run(const struct conf *cf)
+/* Takes the configuration over. */
+static int run(struct conf **cf, const struct conf_args *args)
 {
 	struct err err = {""};
-	warn(cf);
-	if (open_log(cf, &err) != 0) {
+	warn(*cf);
+	if (open_log(*cf, &err) != 0) {
 		fprintf(stderr, "millrace: %s\n", err.text);
 		return MASTER_EXIT_ERROR;
 	}
-	return check_all(cf) ? master_run(cf) : MASTER_EXIT_ERROR;
+	return check_all(*cf) ? master_run(cf, args) : MASTER_EXIT_ERROR;
 }
 
-static int with_conf(struct conf *cf, enum conf_action action)
+/* args: NULL when the configuration was not made of them. */
+static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_action action)
 {
 	if (!cf)
 		return MASTER_EXIT_ERROR;
@@ -110,7 +112,7 @@ static int with_conf(struct conf *cf, enum conf_action action)
 	case CONF_ACTION_RUN:
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
-		exit_code = run(cf);
+		exit_code = run(&cf, args);
 		break;
 	}
 	text_free(&t);
@@ -132,7 +134,7 @@ static int run_as_fastcapa(int argc, char **argv)
 	}
 	text_free(&t);
 	text_free(&errors.text);
-	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, action);
+	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action);
 }
 
 int main(int argc, char **argv)
@@ -151,7 +153,7 @@ int main(int argc, char **argv)
 	}
 	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
-							     : with_conf(load(&args), args.action);
+							     : with_conf(load(&args), &args, args.action);
 	conf_args_free(&args);
 	return exit_code;
 }

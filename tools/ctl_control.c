@@ -13,7 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static int control_connect(const char *path, struct err *err)
+/* Workers that are rolled deliver first, one after the other. */
+enum { ASK_SECONDS = 10, RELOAD_SECONDS = 600 };
+
+static int control_connect(const char *path, int seconds, struct err *err)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof(sa.sun_path))
@@ -23,7 +26,7 @@ static int control_connect(const char *path, struct err *err)
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd == -1)
 		return err_set(err, -errno, "Cannot make a socket: %s.", strerror(errno));
-	struct timeval limit = {.tv_sec = 10};
+	struct timeval limit = {.tv_sec = seconds};
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0)
@@ -72,7 +75,8 @@ int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size
 	int n = snprintf(ask, sizeof(ask), "%s\n", line);
 	if ((size_t)n >= sizeof(ask) || strchr(line, '\n'))
 		return err_set(err, -EINVAL, "The command is too long, or not one line.");
-	int sock = control_connect(socket_path, err);
+	int seconds = strcmp(line, "reload") == 0 ? RELOAD_SECONDS : ASK_SECONDS;
+	int sock = control_connect(socket_path, seconds, err);
 	if (sock < 0)
 		return sock;
 	int rc = net_send_fd(sock, ask, (size_t)n, -1);
@@ -84,7 +88,7 @@ int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size
 	if (*fd != -1)
 		close(*fd);
 	*fd = -1;
-	const char *why = rc == -EAGAIN ? "10 s are over" : rc == -EPIPE ? "it closed the connection" : strerror(-rc);
+	const char *why = rc == -EAGAIN ? "it takes too long" : rc == -EPIPE ? "it closed the connection" : strerror(-rc);
 	return err_set(err, rc, "The millrace at %s does not answer to \"%s\" (%s): is its master stopped?",
 		       socket_path, line, why);
 }

@@ -33,7 +33,7 @@ void status_kafka(const struct stats_copy *c, struct text *t)
 	bool some = false;
 	ctl_heading(&table, "kafka|worker|brokers|messages|delivered|queued|in flight|failed|bytes|delivered");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_KAFKA); i++) {
-		for (int slot = 0; slot < (int)stats_slots(stats_copy_of(c)); slot++) {
+		for (int slot = 0; slot < (int)stats_copy_slots(c); slot++) {
 			if (!stats_block_exists(c, slot, STATS_KAFKA, i))
 				continue;
 			some = true;

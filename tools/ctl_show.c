@@ -126,7 +126,7 @@ uint64_t ctl_lost(const struct stats_copy *c, int slot, enum stats_scope scope, 
 
 void ctl_processes(const struct stats_copy *c, struct proc_usage *usage)
 {
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++) {
 		uint64_t pid = stats_named(c, STATS_ALL, STATS_SLOT, slot, "pid");
 		if (pid == 0 || proc_usage((int64_t)pid, &usage[slot]) != 0)
 			usage[slot] = (struct proc_usage){0};

@@ -21,12 +21,18 @@ static const char *since(char *buf, size_t size, uint64_t from_us, uint64_t now_
 static void status_head(const struct ctl *ctl, uint64_t now_us, struct text *t)
 {
 	char buf[32], shown[160];
-	unsigned slots = stats_slots(ctl->st), ready = 0;
-	for (unsigned slot = 0; slot < slots; slot++)
+	unsigned slots = 0, ready = 0;
+	for (unsigned slot = 0; slot < stats_copy_slots(ctl->copy); slot++) {
+		slots += !stats_copy_is_retired(ctl->copy, STATS_SLOT, slot);
 		ready += stats_slot_is_ready(ctl->copy, slot);
-	text_add(t, "millrace %s, pid %lld, up %s, %u of %u workers ready\n\n",
+	}
+	text_add(t, "millrace %s, pid %lld, up %s, %u of %u workers ready\n",
 		 text_escape(shown, sizeof(shown), ctl->version, strlen(ctl->version)), (long long)ctl->pid,
 		 since(buf, sizeof(buf), sum(ctl->copy, STATS_MASTER, 0, "started_us"), now_us), ready, slots);
+	text_add(t, "configuration %012llx, loaded %s ago%s%s\n\n", sum(ctl->copy, STATS_MASTER, 0, "config_digest"),
+		 since(buf, sizeof(buf), sum(ctl->copy, STATS_MASTER, 0, "loaded_us"), now_us),
+		 sum(ctl->copy, STATS_MASTER, 0, "reloading") ? "; a reload is under way" : "",
+		 sum(ctl->copy, STATS_MASTER, 0, "reload_failed") ? "; the last reload failed, the log says why" : "");
 }
 
 static void status_workers(const struct stats_copy *c, uint64_t now_us, struct text *t)
@@ -34,8 +40,10 @@ static void status_workers(const struct stats_copy *c, uint64_t now_us, struct t
 	struct ctl_table table = {.columns = 8, .left = 2};
 	char buf[32], memory[32];
 	ctl_heading(&table, "worker|state|pid|ready for|starts|deaths|datagrams|memory");
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++) {
 		uint64_t datagrams = 0;
+		if (stats_copy_is_retired(c, STATS_SLOT, slot))
+			continue;
 		for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
 			datagrams += stats_named(c, (int)slot, STATS_INPUT, i, "received_datagrams");
 		ctl_cell(&table, "%u", slot);
@@ -103,6 +111,14 @@ static void status_outputs(const struct stats_copy *c, struct text *t)
 	ctl_table_print(&table, t);
 }
 
+/* Removed by a reload, and still delivering what it holds. */
+static bool is_busy(const struct stats_copy *c, unsigned i)
+{
+	return stats_named(c, STATS_ALL, STATS_BACKEND, i, "queued_records") +
+		   stats_named(c, STATS_ALL, STATS_BACKEND, i, "in_flight_records") >
+	       0;
+}
+
 static void status_backends(const struct stats_copy *c, struct text *t)
 {
 	static const char *const names[] = {"offered_records", "delivered_records", "queued_records",
@@ -110,11 +126,13 @@ static void status_backends(const struct stats_copy *c, struct text *t)
 	struct ctl_table table = {.columns = 8, .left = 3};
 	char name[600];
 	unsigned ready = 0;
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
 		ready += stats_slot_is_ready(c, slot);
 	ctl_heading(&table, "backend|by|up in|offered|delivered|queued|in flight|lost");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_BACKEND); i++) {
 		unsigned ups = stats_backend_ups(c, i);
+		if (stats_copy_is_retired(c, STATS_BACKEND, i) && !is_busy(c, i))
+			continue;
 		ctl_entry_name(c, STATS_BACKEND, i, name, sizeof(name));
 		ctl_cell(&table, "%s", name);
 		ctl_cell(&table, "%s", stats_copy_entry(c, STATS_BACKEND, i)->unit);
@@ -214,7 +232,7 @@ int ctl_check(struct ctl *ctl, int argc, char **argv)
 		return rc != CTL_OK ? rc : printed != CTL_OK ? printed : CTL_BAD;
 	}
 	text_add(&t, "The ledger balances: %u workers, %u inputs, %u outputs, %u backends, %llu time%s.\n",
-		 stats_slots(ctl->st), stats_copy_entries(ctl->copy, STATS_INPUT),
+		 stats_copy_slots(ctl->copy), stats_copy_entries(ctl->copy, STATS_INPUT),
 		 stats_copy_entries(ctl->copy, STATS_OUTPUT), stats_copy_entries(ctl->copy, STATS_BACKEND),
 		 (unsigned long long)n, n == 1 ? "" : "s");
 	return ctl_print(&t);

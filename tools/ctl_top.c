@@ -92,7 +92,7 @@ static uint64_t endpoints_sum(const struct stats_copy *c, unsigned slot, const c
 	uint64_t n = 0;
 	char unit[24];
 	snprintf(unit, sizeof(unit), "slot %u", slot);
-	bool is_only = stats_slots(stats_copy_of(c)) == 1;
+	bool is_only = stats_copy_slots(c) == 1;
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++)
 		if (is_only || strcmp(stats_copy_entry(c, STATS_ENDPOINT, i)->unit, unit) == 0)
 			n += stats_named(c, STATS_ALL, STATS_ENDPOINT, i, name);
@@ -180,10 +180,12 @@ static void table_show(struct top *top, const struct top_table *table, unsigned 
 static void workers_add(struct top *top)
 {
 	const struct stats_copy *a = top->a->copy, *b = top->b->copy;
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(b)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(b); slot++) {
 		const struct proc_usage *before = &top->a->usage[slot], *now = &top->b->usage[slot];
 		bool is_same = now->started_ticks && before->started_ticks == now->started_ticks;
 		char name[16], state[40];
+		if (stats_copy_is_retired(b, STATS_SLOT, slot))
+			continue;
 		snprintf(name, sizeof(name), "%u", slot);
 		snprintf(state, sizeof(state), "%s",
 			 now->is_stopped ? "stopped"
@@ -209,7 +211,8 @@ static void taps_add(struct top *top)
 	char name[600], of[700];
 	for (unsigned i = 0; i < stats_copy_entries(b, STATS_ENDPOINT); i++) {
 		enum stats_endpoint_kind kind = stats_endpoint_kind(b, i);
-		if (kind != STATS_ENDPOINT_RING && kind != STATS_ENDPOINT_QUEUE)
+		if ((kind != STATS_ENDPOINT_RING && kind != STATS_ENDPOINT_QUEUE) ||
+		    stats_copy_is_retired(b, STATS_ENDPOINT, i))
 			continue;
 		ctl_entry_name(b, STATS_ENDPOINT, i, name, sizeof(name));
 		snprintf(of, sizeof(of), "%s %s", name, stats_copy_entry(b, STATS_ENDPOINT, i)->unit);
@@ -230,7 +233,7 @@ static void backend_state(const struct stats_copy *c, unsigned i, uint64_t now_r
 	uint64_t down_us = stats_backend_down_us(c, i);
 	unsigned ups = stats_backend_ups(c, i), ready = 0;
 	char ago[32];
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
 		ready += stats_slot_is_ready(c, slot);
 	if (ups == 0)
 		snprintf(buf, size, "down %s",
@@ -250,7 +253,7 @@ static void backends_add(struct top *top)
 	uint64_t now_real_us = clock_real_us();
 	for (unsigned i = 0; i < stats_copy_entries(b, STATS_BACKEND); i++) {
 		const struct stats_entry *e = stats_copy_entry(b, STATS_BACKEND, i);
-		if (!e->used)
+		if (e->used != STATS_USED)
 			continue;
 		ctl_entry_name(b, STATS_BACKEND, i, name, sizeof(name));
 		backend_state(b, i, now_real_us, state, sizeof(state));

@@ -102,7 +102,8 @@ static unsigned words(const char *s)
 
 static int forward(const struct command *cmd, const struct ctl *ctl, int argc, char **argv)
 {
-	char line[256] = "", answer[4096];
+	static char answer[65536];
+	char line[256] = "";
 	struct err err;
 	int fd;
 	size_t len = 0;
@@ -116,6 +117,8 @@ static int forward(const struct command *cmd, const struct ctl *ctl, int argc, c
 		return ctl_usage("%s", err.text);
 	if (fd != -1)
 		close(fd);
+	for (char *tab; (tab = strchr(answer, '\t')) != NULL;) /* an answer of many lines */
+		*tab = '\n';
 	if (strncmp(answer, "ok", 2) == 0 && (answer[2] == '\0' || answer[2] == ' ')) {
 		if (answer[2])
 			printf("%s\n", answer + 3);

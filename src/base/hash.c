@@ -156,3 +156,8 @@ void hash_rendezvous(uint16_t slots[HASH_SLOTS], const struct hash_member *membe
 		}
 	}
 }
+
+uint64_t hash_64(const void *bytes, size_t len)
+{
+	return XXH64(bytes, len, 0);
+}

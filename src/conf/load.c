@@ -175,7 +175,7 @@ static int read_all(int fd, char **bytes, size_t *len)
 	return 0;
 }
 
-static int read_file(const char *path, char **bytes, size_t *len)
+int conf_read_file(const char *path, char **bytes, size_t *len)
 {
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -193,7 +193,7 @@ static struct conf *load_file(const char *path, const char *what, const struct c
 	char *bytes = NULL;
 	size_t len = 0;
 	struct conf *cf = NULL;
-	int rc = read_file(path, &bytes, &len);
+	int rc = conf_read_file(path, &bytes, &len);
 	if (rc == 0) {
 		cf = load(path, bytes ? bytes : "", len, args, fc, errors);
 	} else {

@@ -33,8 +33,6 @@ enum conf_row_index {
 	CONF_ROWS
 };
 
-enum conf_reload { CONF_RELOAD_NONE, CONF_RELOAD_LIVE, CONF_RELOAD_RESPAWN, CONF_RELOAD_REBIND, CONF_RELOAD_RESTART };
-
 struct conf_row {
 	enum conf_row_index index;
 	enum conf_scope scope;

@@ -73,6 +73,14 @@ static int capture_bind(struct input *in, struct endpoint *ep, struct err *err)
 	return driver(ep)->bind(in, ep, err);
 }
 
+bool input_is_dpdk(const struct input *in)
+{
+	for (unsigned i = 0; in->type == &input_capture && i < in->n_endpoints; i++)
+		if (driver(&in->endpoints[i]) && strcmp(driver(&in->endpoints[i])->name, "dpdk") == 0)
+			return true;
+	return false;
+}
+
 static void capture_unbind(struct input *in, struct endpoint *ep)
 {
 	if (ep->driver && driver(ep)->unbind)
@@ -93,6 +101,18 @@ static uint64_t capture_died(struct input *in, unsigned slot, bool is_last, stru
 		if (driver(&in->endpoints[i])->died)
 			lost += driver(&in->endpoints[i])->died(in, &in->endpoints[i], slot, is_last, master_page);
 	return lost;
+}
+
+static void capture_prepare_successor(struct input *in, unsigned slot)
+{
+	for (unsigned i = 0; i < in->n_endpoints; i++)
+		if (driver(&in->endpoints[i])->prepare_successor)
+			driver(&in->endpoints[i])->prepare_successor(in, &in->endpoints[i], slot);
+}
+
+static int capture_adjust(struct input *in, struct endpoint *ep, struct err *err)
+{
+	return driver(ep)->adjust ? driver(ep)->adjust(in, ep, err) : 0;
 }
 
 static void capture_renew(struct input *in, unsigned slot, struct stats_page *master_page)
@@ -136,7 +156,7 @@ static void capture_exclude(struct input *in, const char *peers)
 
 struct capture_source *capture_source_new(struct input *in, struct endpoint *ep, int fd)
 {
-	struct capture_source *cs = (struct capture_source *)source_new(in, fd, sizeof *cs);
+	struct capture_source *cs = (struct capture_source *)source_new(in, ep, fd, sizeof *cs);
 	if (!cs)
 		return NULL;
 	cs->ep = ep;
@@ -250,6 +270,8 @@ const struct input_type input_capture = {
     .unbind = capture_unbind,
     .keep = capture_keep,
     .died = capture_died,
+    .prepare_successor = capture_prepare_successor,
+    .adjust = capture_adjust,
     .renew = capture_renew,
     .is_stale = capture_is_stale,
     .label = capture_label,

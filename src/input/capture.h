@@ -40,6 +40,8 @@ struct capture_driver {
 	uint64_t (*died)(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
 			 struct stats_page *master_page);
 	void (*renew)(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *master_page);
+	void (*prepare_successor)(struct input *in, struct endpoint *ep, unsigned slot);
+	int (*adjust)(struct input *in, struct endpoint *ep, struct err *err);
 	bool (*is_stale)(const struct input *in, const struct endpoint *ep, unsigned slot);
 	void (*label)(struct input *in, struct endpoint *ep, struct stats *stats);
 	void (*kernel_drops)(struct input *in, struct endpoint *ep, struct stats_page *master_page);

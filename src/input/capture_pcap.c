@@ -62,9 +62,9 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	tap->group = -1;
 	tap->n_slots = in->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
-	tap->rings = calloc(in->n_slots, sizeof *tap->rings);
-	void *m =
-	    mmap(NULL, in->n_slots * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	tap->rings = calloc(STATS_SLOTS_MAX, sizeof *tap->rings);
+	void *m = mmap(NULL, STATS_SLOTS_MAX * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		       -1, 0);
 	tap->taken = m == MAP_FAILED ? NULL : m;
 	return tap->rings && tap->taken ? 0 : no_memory(err);
 }
@@ -97,8 +97,10 @@ static void tap_unbind(struct input *in, struct endpoint *ep)
 	for (unsigned i = 0; tap->rings && i < tap->n_slots; i++)
 		if (tap->rings[i].pcap)
 			pcap_close(tap->rings[i].pcap);
+	if (tap->next.pcap)
+		pcap_close(tap->next.pcap);
 	if (tap->taken)
-		munmap(tap->taken, tap->n_slots * sizeof *tap->taken);
+		munmap(tap->taken, STATS_SLOTS_MAX * sizeof *tap->taken);
 	text_free(&tap->peers);
 	free(tap->rings);
 	free(tap);
@@ -116,7 +118,10 @@ static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *
 		if (i != slot)
 			tap->rings[i].pcap = NULL;
 	}
-	if (slot < tap->n_slots)
+	if (tap->next.pcap)
+		pcap_close(tap->next.pcap);
+	tap->next.pcap = NULL;
+	if (slot != INPUT_NO_SLOT)
 		keep[(*n)++] = tap->rings[slot].fd;
 }
 
@@ -126,26 +131,61 @@ static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, s
 	tap->rings[slot] = *r;
 	tap->taken[slot].packets = 0;
 	ep->fds[slot] = r->fd;
-	stats_endpoint(page, ep->first_stats + slot)->handles += r->pcap != NULL;
-	stats_touch(page, STATS_ENDPOINT, ep->first_stats + slot);
+	stats_endpoint(page, ep->blocks[slot])->handles += r->pcap != NULL;
+	stats_touch(page, STATS_ENDPOINT, ep->blocks[slot]);
 }
 
 static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
-	struct stats_endpoint *st = stats_endpoint(page, ep->first_stats + slot);
+	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
 	struct ring next = {.fd = -1};
 	if (!tap->rings[slot].pcap)
 		return 0;
+	if (tap->next.pcap && tap->next_slot == slot) {
+		next = tap->next;
+		tap->next = (struct ring){.fd = -1};
+	}
 	/* The last ring of the group: the next one joins before this one leaves, so that nothing falls between them. */
 	bool is_there = tap->is_any || (tap->ifindex && tap->ifindex == tap->rings[slot].ifindex);
-	if (!is_last && is_there && tap_live(tap, tap->rings[slot].ifindex) == 1)
+	if (!next.pcap && !is_last && is_there && tap_live(tap, tap->rings[slot].ifindex) == 1)
 		ring_open(tap, in, ep->name, &next, NULL);
 	uint64_t lost = ring_close(&tap->rings[slot], tap->taken[slot].packets, st);
 	st->dropped_dead_ring_packets += lost;
 	st->ring_packets = 0;
 	put_ring(ep, slot, &next, page);
 	return lost;
+}
+
+/* In the group before the old ring leaves, so that nothing falls between them. */
+static void tap_prepare_successor(struct input *in, struct endpoint *ep, unsigned slot)
+{
+	struct tap *tap = ep->impl;
+	struct err err = {""};
+	if (tap->next.pcap || !tap->rings[slot].pcap || (tap->ifindex == 0 && !tap->is_any))
+		return;
+	tap->next_slot = slot;
+	if (ring_open(tap, in, ep->name, &tap->next, &err) != 0)
+		log_error("%s", err.text);
+}
+
+/* Rings of new slots are made with their first tenant, and all get the present options with their next one. */
+static int tap_adjust(struct input *in, struct endpoint *ep, struct err *err)
+{
+	struct tap *tap = ep->impl;
+	if (!input_endpoint_room(ep, in->n_slots))
+		return no_memory(err);
+	for (; ep->n_fds < in->n_slots; ep->n_fds++) {
+		tap->rings[ep->n_fds] = (struct ring){.fd = -1};
+		ep->fds[ep->n_fds] = -1;
+	}
+	tap->n_slots = MAX(tap->n_slots, in->n_slots);
+	ep->receive_buffer_bytes = in->cf->ring_size;
+	if (!in->cf->exclude_own)
+		text_free(&tap->peers);
+	else if (tap->peers.len == 0)
+		find_peers(in, tap);
+	return 0;
 }
 
 static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
@@ -172,17 +212,17 @@ static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsi
 static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
-	tap_look(tap, in, ep->name, stats_endpoint(page, ep->first_stats));
+	tap_look(tap, in, ep->name, stats_endpoint(page, ep->blocks[0]));
 	for (unsigned i = 0; i < tap->n_slots; i++) {
 		struct ring *r = &tap->rings[i];
-		struct stats_endpoint *st = stats_endpoint(page, ep->first_stats + i);
+		struct stats_endpoint *st = stats_endpoint(page, ep->blocks[i]);
 		st->is_up = tap->is_up || tap->is_any;
 		if (r->pcap) {
 			ring_statistics(r, r->fd, st);
 			uint64_t taken = tap->taken[i].packets;
 			st->ring_packets = r->stored > taken ? r->stored - taken : 0;
 		}
-		stats_touch(page, STATS_ENDPOINT, ep->first_stats + i);
+		stats_touch(page, STATS_ENDPOINT, ep->blocks[i]);
 	}
 }
 
@@ -260,12 +300,12 @@ static void tap_read(struct capture_source *cs, unsigned max)
 	s->drained = n < (int)max && !is_waiting;
 }
 
-/* When somebody goes on with the slot, what comes now is for a ring that he gets new: read what is there, and leave the
- * rest to be counted. */
+/* A ring that is shut stays in its group, and its share would vanish: so that is for the end of all. Else what is there is
+ * read, and the master closes the ring as soon as it hears that (LINK_LEFT), and counts the rest. */
 static void tap_drain(struct capture_source *cs)
 {
 	struct tap_source *ps = cs->impl;
-	if (cs->source.in->keeps_sockets)
+	if (cs->source.in->leave != INPUT_ALL_END)
 		return;
 	ring_shut(ps->ring);
 	ps->shut_at_us = clock_us();
@@ -288,6 +328,8 @@ const struct capture_driver capture_pcap = {
     .unbind = tap_unbind,
     .keep = tap_keep,
     .died = tap_died,
+    .prepare_successor = tap_prepare_successor,
+    .adjust = tap_adjust,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
     .kernel_drops = tap_kernel_drops,

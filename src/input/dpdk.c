@@ -101,7 +101,7 @@ static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, 
 			  struct stats_page *master_page)
 {
 	(void)in, (void)is_last;
-	unsigned index = ep->first_stats + slot;
+	unsigned index = ep->blocks[slot];
 	struct stats_endpoint *st = stats_endpoint(master_page, index);
 	struct dpdk *d = ep->impl;
 	uint64_t unread = dpdk_death(d, slot);
@@ -159,12 +159,12 @@ static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stat
 	struct dpdk_counts c;
 	dpdk_count(d, &c);
 	for (unsigned slot = 0; slot < in->n_slots; slot++) {
-		struct stats_endpoint *st = stats_endpoint(master_page, ep->first_stats + slot);
+		struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[slot]);
 		st->free_mbufs = dpdk_free_mbufs(d, slot);
 		st->is_up = 1;
-		stats_touch(master_page, STATS_ENDPOINT, ep->first_stats + slot);
+		stats_touch(master_page, STATS_ENDPOINT, ep->blocks[slot]);
 	}
-	struct stats_endpoint *st = stats_endpoint(master_page, ep->first_stats);
+	struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[0]);
 	st->interface_packets = c.packets + c.missed + c.no_mbuf;
 	st->dropped_error_packets = c.errors;
 	st->dropped_no_mbuf_packets = c.no_mbuf;
@@ -241,7 +241,7 @@ static void dpdk_driver_give(struct capture_source *cs)
 static void dpdk_drain(struct capture_source *cs)
 {
 	struct dpdk_tap *t = cs->impl;
-	t->left = cs->source.in->keeps_sockets ? 0 : t->q.dpdk->descriptors;
+	t->left = cs->source.in->leave == INPUT_SLOT_STAYS ? 0 : t->q.dpdk->descriptors;
 }
 
 static void dpdk_end(struct capture_source *cs)

@@ -195,7 +195,7 @@ static int file_open(struct input *in, struct err *err)
 {
 	if (in->slot != 0)
 		return 0;
-	struct file_source *fs = (struct file_source *)source_new(in, -1, sizeof *fs);
+	struct file_source *fs = (struct file_source *)source_new(in, NULL, -1, sizeof *fs);
 	if (!fs)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	fs->files = files_of(in);

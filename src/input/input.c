@@ -62,10 +62,13 @@ const char *input_pcap_version(void)
 
 static int hands_new(struct input *in, struct err *err)
 {
-	in->hands = calloc(in->n_slots, sizeof *in->hands);
+	if (!in->hands)
+		in->hands = calloc(STATS_SLOTS_MAX, sizeof *in->hands);
 	if (!in->hands)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	for (unsigned slot = 0; slot < in->n_slots; slot++) {
+		if (in->hands[slot])
+			continue;
 		/* touched only as far as datagrams are long and many */
 		void *m = mmap(NULL, sizeof(struct hand), PROT_READ | PROT_WRITE,
 			       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -89,6 +92,19 @@ int input_endpoint_address(const struct input *in, struct endpoint *ep, struct e
 	return r;
 }
 
+int input_adjust_mode(struct input *in, struct endpoint *ep, struct err *err)
+{
+	if (chmod(ep->name, (mode_t)strtoul(in->cf->mode, NULL, 8)) == 0)
+		return 0;
+	return err_set(err, -errno, "Cannot change the mode of %s: %s.", ep->name, strerror(errno));
+}
+
+void input_retire_path(struct input *in, struct endpoint *ep)
+{
+	(void)in;
+	unlink(ep->name);
+}
+
 const struct conf_list *input_addresses(const struct conf_input *cf, struct conf_list *one)
 {
 	if (cf->type == CONF_INPUT_TYPE_FILE)
@@ -99,57 +115,132 @@ const struct conf_list *input_addresses(const struct conf_input *cf, struct conf
 	return cf->port[0] ? one : &cf->interface;
 }
 
-int input_init(struct input *in, const struct conf *cf, size_t index, unsigned n_slots, unsigned *next_endpoint,
+int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n_slots, const struct input *like,
 	       struct err *err)
 {
 	memset(in, 0, sizeof *in);
 	in->conf = cf;
-	in->cf = &cf->inputs[index];
-	in->index = (unsigned)index;
+	in->cf = &cf->inputs[place];
+	in->index = (unsigned)place;
 	in->n_slots = n_slots;
 	in->type = input_type_of(in->cf->type);
 	if (!in->type)
 		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without type %s.", in->cf->name,
 			       conf_word(in->cf->type));
+	if (like) {
+		in->index = like->index;
+		in->hands = like->hands;
+		in->is_done = like->is_done;
+	}
 	struct conf_list one;
-	const struct conf_list *addresses = input_addresses(in->cf, &one);
-	in->endpoints = calloc(MAX(addresses->n, 1), sizeof *in->endpoints);
+	in->endpoints = calloc(MAX(input_addresses(in->cf, &one)->n, 1), sizeof *in->endpoints);
 	if (!in->endpoints)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	int r = hands_new(in, err);
-	for (size_t i = 0; r == 0 && i < addresses->n; i++) {
-		struct endpoint *ep = &in->endpoints[in->n_endpoints];
-		ep->fds = calloc(n_slots, sizeof *ep->fds);
-		if (!ep->fds)
-			return err_set(err, -ENOMEM, "Cannot start: no memory.");
-		snprintf(ep->name, sizeof ep->name, "%s", addresses->items[i]);
-		ep->first_stats = *next_endpoint;
+	return hands_new(in, err);
+}
+
+bool input_endpoint_room(struct endpoint *ep, unsigned n)
+{
+	int *fds = realloc(ep->fds, MAX(n, 1) * sizeof *fds);
+	if (fds)
+		ep->fds = fds;
+	uint32_t *blocks = realloc(ep->blocks, MAX(n, 1) * sizeof *blocks);
+	if (blocks)
+		ep->blocks = blocks;
+	uint32_t *last = ep->last_dropped ? realloc(ep->last_dropped, MAX(n, 1) * sizeof *last) : NULL;
+	if (last)
+		ep->last_dropped = last;
+	for (unsigned i = ep->n_fds; last && i < n; i++)
+		last[i] = 0;
+	return fds && blocks && (last || !ep->last_dropped);
+}
+
+int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, struct err *err)
+{
+	struct endpoint *ep = &in->endpoints[in->n_endpoints];
+	if (from) {
+		*ep = *from;
+		from->is_moved = true;
+		ep->moved_from = from;
+		ep->had_fds = from->n_fds;
 		in->n_endpoints++;
-		r = in->type->bind(in, ep, err);
-		*next_endpoint += ep->n_fds;
+		snprintf(ep->name, sizeof ep->name, "%s", address);
+		return 0;
 	}
-	return r;
+	memset(ep, 0, sizeof *ep);
+	if (!input_endpoint_room(ep, in->n_slots)) {
+		free(ep->fds);
+		free(ep->blocks);
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	}
+	snprintf(ep->name, sizeof ep->name, "%s", address);
+	in->n_endpoints++;
+	return in->type->bind(in, ep, err);
+}
+
+void input_return_endpoint(struct endpoint *ep)
+{
+	struct endpoint *from = ep->moved_from;
+	for (; ep->n_fds > ep->had_fds; ep->n_fds--) { /* sockets that had joined already */
+		net_udp_leave(ep->fds[ep->n_fds - 1]);
+		close(ep->fds[ep->n_fds - 1]);
+	}
+	memcpy(ep->name, from->name, sizeof ep->name);
+	*from = *ep;
+	from->is_moved = false;
+	from->moved_from = NULL;
+	memset(ep, 0, sizeof *ep);
+}
+
+struct endpoint *input_find_endpoint(struct input *old, const struct input *in, const char *address)
+{
+	struct endpoint like = {.n_fds = 0};
+	snprintf(like.name, sizeof like.name, "%s", address);
+	bool has_port = in->type == &input_udp || in->type == &input_tcp;
+	if (old->type != in->type || (has_port && input_endpoint_address(in, &like, NULL) != 0))
+		return NULL;
+	for (unsigned i = 0; i < old->n_endpoints; i++) {
+		struct endpoint *ep = &old->endpoints[i];
+		bool is_same = has_port ? ep->address.len == like.address.len &&
+					      memcmp(&ep->address.sa, &like.address.sa, like.address.len) == 0
+					: strcmp(ep->name, address) == 0;
+		if (is_same && !ep->is_moved)
+			return ep;
+	}
+	return NULL;
+}
+
+void input_close_endpoint(struct input *in, struct endpoint *ep)
+{
+	if (in->type->unbind)
+		in->type->unbind(in, ep);
+	for (unsigned k = 0; !in->type->unbind && k < ep->n_fds; k++)
+		close(ep->fds[k]);
+	if (!in->type->unbind && ep->n_fds && ep->address.len == 0 && !ep->is_retired)
+		unlink(ep->name); /* one that was retired may be somebody else's by now */
+	free(ep->fds);
+	free(ep->blocks);
+	free(ep->last_dropped);
+	memset(ep, 0, sizeof *ep);
+}
+
+void input_forget(struct input *in, bool keeps_hands)
+{
+	for (unsigned slot = 0; !keeps_hands && in->hands && slot < STATS_SLOTS_MAX; slot++)
+		if (in->hands[slot])
+			munmap(in->hands[slot], sizeof(struct hand));
+	if (!keeps_hands)
+		free(in->hands);
+	free(in->endpoints);
+	memset(in, 0, sizeof *in);
 }
 
 void input_fini(struct input *in)
 {
-	for (unsigned i = 0; i < in->n_endpoints; i++) {
-		struct endpoint *ep = &in->endpoints[i];
-		if (in->type->unbind)
-			in->type->unbind(in, ep);
-		for (unsigned k = 0; !in->type->unbind && k < ep->n_fds; k++)
-			close(ep->fds[k]);
-		if (!in->type->unbind && ep->n_fds && ep->address.len == 0)
-			unlink(ep->name);
-		free(ep->fds);
-		free(ep->last_dropped);
-	}
-	free(in->endpoints);
-	for (unsigned slot = 0; in->hands && slot < in->n_slots; slot++)
-		if (in->hands[slot])
-			munmap(in->hands[slot], sizeof(struct hand));
-	free(in->hands);
-	memset(in, 0, sizeof *in);
+	for (unsigned i = 0; i < in->n_endpoints; i++)
+		if (!in->endpoints[i].is_moved)
+			input_close_endpoint(in, &in->endpoints[i]);
+	input_forget(in, false);
 }
 
 int input_slot_fd(const struct endpoint *ep, unsigned slot)
@@ -167,11 +258,11 @@ void input_keep(struct input *in, unsigned slot, int *keep, size_t *n)
 		keep[(*n)++] = input_slot_fd(&in->endpoints[i], slot);
 }
 
-void input_forget(struct input *in)
+void input_leave_alone(struct input *in)
 {
 	size_t n = 0;
 	if (in->type->keep)
-		in->type->keep(in, in->n_slots, NULL, &n);
+		in->type->keep(in, INPUT_NO_SLOT, NULL, &n);
 }
 
 uint64_t input_died(struct input *in, unsigned slot, bool is_last, struct stats_page *master_page)
@@ -185,25 +276,29 @@ void input_renew(struct input *in, unsigned slot, struct stats_page *master_page
 		in->type->renew(in, slot, master_page);
 }
 
+void input_endpoint_drops(struct input *in, struct endpoint *ep, struct stats_page *master_page)
+{
+	(void)in;
+	for (unsigned k = 0; ep->last_dropped && k < ep->n_fds; k++) {
+		struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[k]);
+		uint32_t dropped;
+		struct stat sb;
+		if (net_socket_drops(ep->fds[k], &st->queue_bytes, &dropped) != 0)
+			continue;
+		/* the kernel's counter has 32 bits */
+		st->dropped_datagrams += (uint32_t)(dropped - ep->last_dropped[k]);
+		st->inode = fstat(ep->fds[k], &sb) == 0 ? sb.st_ino : 0;
+		ep->last_dropped[k] = dropped;
+		stats_touch(master_page, STATS_ENDPOINT, ep->blocks[k]);
+	}
+}
+
 void input_kernel_drops(struct input *in, struct stats_page *master_page)
 {
 	if (in->type->kernel_drops)
 		in->type->kernel_drops(in, master_page);
-	for (unsigned i = 0; i < in->n_endpoints; i++) {
-		struct endpoint *ep = &in->endpoints[i];
-		for (unsigned k = 0; ep->last_dropped && k < ep->n_fds; k++) {
-			struct stats_endpoint *st = stats_endpoint(master_page, ep->first_stats + k);
-			uint32_t dropped;
-			struct stat sb;
-			if (net_socket_drops(ep->fds[k], &st->queue_bytes, &dropped) != 0)
-				continue;
-			/* the kernel's counter has 32 bits */
-			st->dropped_datagrams += (uint32_t)(dropped - ep->last_dropped[k]);
-			st->inode = fstat(ep->fds[k], &sb) == 0 ? sb.st_ino : 0;
-			ep->last_dropped[k] = dropped;
-			stats_touch(master_page, STATS_ENDPOINT, ep->first_stats + k);
-		}
-	}
+	for (unsigned i = 0; i < in->n_endpoints; i++)
+		input_endpoint_drops(in, &in->endpoints[i], master_page);
 }
 
 /* At most so many lines: one for each newline, and one for what follows the last. */
@@ -262,7 +357,7 @@ static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 	s->in->on_readable(s);
 }
 
-struct source *source_new(struct input *in, int fd, size_t size)
+struct source *source_new(struct input *in, struct endpoint *ep, int fd, size_t size)
 {
 	struct source *s = calloc(1, size);
 	if (!s) {
@@ -271,6 +366,7 @@ struct source *source_new(struct input *in, int fd, size_t size)
 		return NULL;
 	}
 	s->in = in;
+	s->ep = ep;
 	s->fd = fd;
 	s->lent_by = -1;
 	ev_io_init(&s->io, readable, fd, EV_READ);
@@ -313,11 +409,19 @@ int input_open(struct input *in, struct err *err)
 
 int input_adopt(struct input *in, int fd, unsigned lent_by)
 {
-	struct source *s = source_new(in, fd, sizeof *s);
+	struct source *s = source_new(in, NULL, fd, sizeof *s);
 	if (!s)
 		return -ENOMEM;
 	s->lent_by = (int)lent_by;
 	return 0;
+}
+
+void input_reload(struct input *in, const struct conf *cf)
+{
+	in->conf = cf;
+	in->cf = &cf->inputs[in->cf->index];
+	if (in->type->reload)
+		in->type->reload(in);
 }
 
 void input_release(struct input *in, unsigned lent_by)

@@ -47,6 +47,14 @@ static int unix_bind(struct input *in, struct endpoint *ep, struct err *err)
 	return 0;
 }
 
+/* Connections that come from now on get it. */
+static int tcp_adjust(struct input *in, struct endpoint *ep, struct err *err)
+{
+	(void)err;
+	net_receive_buffer(ep->fds[0], in->cf->receive_buffer, &ep->receive_buffer_bytes);
+	return 0;
+}
+
 /* -- worker: accepting ----------------------------------------------------------------------------------------- */
 
 static void listen_stop(struct stream *st)
@@ -82,19 +90,23 @@ static void accept_again(struct ev_loop *loop, struct ev_timer *timer, int event
 		listen_start(st);
 }
 
-static bool connection_new(struct stream *st, int fd)
+static struct connection *connection_new(struct stream *st, int fd)
 {
-	struct connection *c = (struct connection *)source_new(st->in, fd, sizeof *c);
+	struct connection *c = (struct connection *)source_new(st->in, NULL, fd, sizeof *c);
 	if (!c)
-		return false;
+		return NULL;
 	c->stream = st;
-	c->keep = st->free_keeps[--st->n_free];
+	/* what comes from a sibling is taken even beyond max_connections */
+	c->keep = st->n_free > 0 ? st->free_keeps[--st->n_free] : malloc(KEEP_BYTES);
+	if (!c->keep) {
+		source_free(&c->source);
+		return NULL;
+	}
 	c->last_us = clock_us();
 	if (st->in->wants_from && getpeername(fd, (struct sockaddr *)&c->from, &(socklen_t){sizeof c->from}) == -1)
 		c->from.ss_family = AF_UNSPEC;
-	st->in->stats->accepted_connections++;
 	st->in->stats->open_connections++;
-	return true;
+	return c;
 }
 
 /* Takes up to `most` connections. False: accepting has paused or nothing waits. */
@@ -118,6 +130,7 @@ static bool accept_some(struct listener *l, unsigned most)
 			accept_pause(st, ENOMEM);
 			return false;
 		}
+		st->in->stats->accepted_connections++;
 	}
 	return true;
 }
@@ -167,6 +180,16 @@ static void close_idle(struct ev_loop *loop, struct ev_timer *timer, int events)
 	}
 }
 
+static void watch_idle(struct stream *st)
+{
+	uint64_t limit_us = st->in->cf->idle_timeout;
+	ev_timer_stop(st->in->loop, &st->idle);
+	if (limit_us == 0 || st->in->draining)
+		return;
+	st->idle.repeat = MIN(1.0, (double)limit_us / 1e6 / 4);
+	ev_timer_again(st->in->loop, &st->idle);
+}
+
 static int stream_open(struct input *in, struct err *err)
 {
 	struct stream *st = calloc(1, sizeof *st);
@@ -176,6 +199,7 @@ static int stream_open(struct input *in, struct err *err)
 	st->in = in;
 	stream_answers_init(st);
 	size_t n = in->cf->max_connections;
+	st->pool_bytes = n * KEEP_BYTES;
 	st->pool =
 	    mmap(NULL, n * KEEP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	st->free_keeps = calloc(n, sizeof *st->free_keeps);
@@ -188,21 +212,24 @@ static int stream_open(struct input *in, struct err *err)
 		st->free_keeps[st->n_free] = st->pool + (n - 1 - st->n_free) * KEEP_BYTES;
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct listener *l = &st->listeners[st->n_listeners++];
-		*l = (struct listener){.stream = st, .fd = input_slot_fd(&in->endpoints[i], in->slot)};
+		*l = (struct listener){
+		    .stream = st, .ep = &in->endpoints[i], .fd = input_slot_fd(&in->endpoints[i], in->slot)};
 		ev_io_init(&l->io, acceptable, l->fd, EV_READ);
 		l->io.data = l;
 	}
 	ev_init(&st->pause, accept_again);
 	st->pause.repeat = accept_pause_seconds;
 	st->pause.data = st;
-	if (in->cf->idle_timeout) {
-		double every = MIN(1.0, (double)in->cf->idle_timeout / 1e6 / 4);
-		ev_timer_init(&st->idle, close_idle, every, every);
-		st->idle.data = st;
-		ev_timer_start(in->loop, &st->idle);
-	}
+	ev_init(&st->idle, close_idle);
+	st->idle.data = st;
+	watch_idle(st);
 	listen_start(st);
 	return 0;
+}
+
+static void stream_reload(struct input *in)
+{
+	watch_idle(in->impl);
 }
 
 static void stream_drain(struct input *in)
@@ -212,8 +239,10 @@ static void stream_drain(struct input *in)
 	for (unsigned i = 0; i < st->n_listeners; i++) {
 		struct listener *l = &st->listeners[i];
 		/* who has connected is served, then the socket listens no more, for any worker */
-		accept_some(l, UINT32_MAX);
-		if (!in->keeps_sockets)
+		bool ends = in->leave == INPUT_ALL_END || l->ep->ends;
+		if (ends || st->n_free > 0)
+			accept_some(l, UINT32_MAX);
+		if (ends)
 			shutdown(l->fd, SHUT_RDWR);
 		ev_io_stop(in->loop, &l->io);
 	}
@@ -325,10 +354,21 @@ static void stream_after(struct source *s, char *rest, size_t rest_bytes)
 		stream_answer(c);
 }
 
+static void connection_free(struct connection *c)
+{
+	struct stream *st = c->stream;
+	c->source.in->stats->open_connections--;
+	if (c->keep >= st->pool && c->keep < st->pool + st->pool_bytes)
+		st->free_keeps[st->n_free++] = c->keep;
+	else
+		free(c->keep);
+	stream_answer_detach(c);
+	source_free(&c->source);
+}
+
 static void stream_end(struct source *s)
 {
 	struct connection *c = (struct connection *)s;
-	struct stream *st = c->stream;
 	struct input *in = s->in;
 	if (c->keep_bytes) { /* only at a shutdown: elsewhere the end of the stream ends the line */
 		in->stats->received_lines++;
@@ -338,10 +378,42 @@ static void stream_end(struct source *s)
 	int unread = 0;
 	if (!s->ended && ioctl(s->fd, FIONREAD, &unread) == 0 && unread > 0)
 		in->stats->dropped_stream_bytes += (unsigned)unread;
-	in->stats->open_connections--;
-	st->free_keeps[st->n_free++] = c->keep;
-	stream_answer_detach(c);
-	source_free(s);
+	connection_free(c);
+}
+
+static bool stream_pass(struct source *s)
+{
+	struct connection *c = (struct connection *)s;
+	struct input *in = s->in;
+	const struct input_passed p = {
+	    .is_skipping = c->is_skipping, .kept = c->keep, .kept_bytes = (uint32_t)c->keep_bytes};
+	if (!in->on_pass(s, &p))
+		return false;
+	set_kept(c, 0);
+	in->stats->passed_connections++;
+	connection_free(c);
+	return true;
+}
+
+static void stream_take(struct input *in, int fd, const struct input_passed *p)
+{
+	struct stream *st = in->impl;
+	struct connection *c = connection_new(st, fd);
+	int unread = 0;
+	in->stats->taken_connections++;
+	if (c && p->kept_bytes <= KEEP_BYTES) {
+		memcpy(c->keep, p->kept, p->kept_bytes);
+		set_kept(c, p->kept_bytes);
+		c->is_skipping = p->is_skipping;
+		return;
+	}
+	/* no memory: connection_new has closed it */
+	if (ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
+		in->stats->dropped_stream_bytes += (unsigned)unread;
+	if (p->kept_bytes) {
+		in->stats->received_lines++;
+		in->stats->dropped_shutdown_lines++;
+	}
 }
 
 const struct input_type input_tcp = {
@@ -353,6 +425,10 @@ const struct input_type input_tcp = {
     .read = stream_read,
     .after = stream_after,
     .end = stream_end,
+    .pass = stream_pass,
+    .take = stream_take,
+    .reload = stream_reload,
+    .adjust = tcp_adjust,
 };
 
 const struct input_type input_unix = {
@@ -364,4 +440,9 @@ const struct input_type input_unix = {
     .read = stream_read,
     .after = stream_after,
     .end = stream_end,
+    .pass = stream_pass,
+    .take = stream_take,
+    .reload = stream_reload,
+    .adjust = input_adjust_mode,
+    .retire = input_retire_path,
 };

@@ -28,9 +28,11 @@ struct stream {
 	struct listener {
 		struct ev_io io;
 		struct stream *stream;
+		struct endpoint *ep;
 		int fd;
 	} * listeners;
 	unsigned n_listeners;
+	size_t pool_bytes;
 	char *pool; /* room for the unfinished lines, touched only by them */
 	char **free_keeps;
 	size_t n_free;

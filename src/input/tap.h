@@ -30,8 +30,10 @@ struct ring {
 };
 
 struct tap {
-	struct ring *rings;      /* [n_slots] */
-	struct tap_taken *taken; /* [n_slots], shared memory */
+	struct ring *rings;      /* [STATS_SLOTS_MAX], of which n_slots are in use */
+	struct tap_taken *taken; /* likewise, shared memory */
+	struct ring next;	 /* for the successor of slot next_slot's tenant; in the group already */
+	unsigned next_slot;
 	unsigned n_slots, n_live;
 	int group;        /* fanout id; -1: none yet */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */

@@ -16,5 +16,8 @@ extern const struct input_type input_file;		  /* file.c */
 const struct input_type *input_type_of(enum conf_words word);
 /* Master: ep->name → ep->address, for udp and tcp. 0, or -errno with err. */
 int input_endpoint_address(const struct input *in, struct endpoint *ep, struct err *err);
+/* Master, of unix and unixgram: the present `mode`; and: the path is free from now on. */
+int input_adjust_mode(struct input *in, struct endpoint *ep, struct err *err);
+void input_retire_path(struct input *in, struct endpoint *ep);
 
 #endif

@@ -122,7 +122,7 @@ static struct stats_input sum_input(const struct master *m, const struct input *
 {
 	struct stats_input sum;
 	memset(&sum, 0, sizeof sum);
-	for (unsigned i = 0; i < m->n_slots; i++) {
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
 		const uint64_t *st = stats_block(m->copy, (int)i, STATS_INPUT, in->index);
 		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
 			((uint64_t *)&sum)[k] += st[k];
@@ -161,7 +161,7 @@ static struct stats_backend sum_backend(const struct master *m, unsigned index)
 {
 	struct stats_backend sum;
 	memset(&sum, 0, sizeof sum);
-	for (unsigned i = 0; i < m->n_slots; i++) {
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
 		const uint64_t *st = stats_block(m->copy, (int)i, STATS_BACKEND, index);
 		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
 			((uint64_t *)&sum)[k] += st[k];
@@ -179,23 +179,24 @@ static void account_output(const struct master *m, const struct output *out)
 {
 	static const uint64_t none[2];
 	struct stats_backend all = {0};
-	char name[300];
 	uint64_t offered = 0, held_lost = 0;
-	for (unsigned i = 0; i < m->n_slots; i++) {
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
 		const struct stats_output *st = stats_block(m->copy, (int)i, STATS_OUTPUT, out->index);
 		offered += st->offered_records;
 		held_lost += st->dropped_shutdown_records + st->lost_at_death_records;
 	}
-	for (unsigned i = 0; i < out->n_backends; i++) {
-		struct stats_backend be = sum_backend(m, out->first_backend + i);
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++) {
+		if (stats_copy_entry(m->copy, STATS_BACKEND, i)->parent != out->index)
+			continue;
+		struct stats_backend be = sum_backend(m, i);
 		for (size_t k = 0; k < sizeof all / sizeof(uint64_t); k++)
 			((uint64_t *)&all)[k] += ((uint64_t *)&be)[k];
-		const uint64_t *before = m->left_before ? m->left_before[out->first_backend + i] : none;
+		const uint64_t *before = i < m->n_left_before ? m->left_before[i] : none;
 		uint64_t dropped = be.dropped_shutdown_records - before[0];
 		uint64_t unconfirmed = be.unconfirmed_records - before[1];
 		if (dropped + unconfirmed > 0)
 			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed",
-				 out->cf->name, output_backend_name(out, i, name, sizeof name), (ull)dropped,
+				 out->cf->name, stats_copy_entry(m->copy, STATS_BACKEND, i)->name, (ull)dropped,
 				 (ull)unconfirmed);
 	}
 	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
@@ -206,10 +207,13 @@ static void account_output(const struct master *m, const struct output *out)
 
 void account_drain(struct master *m)
 {
-	const struct output *last = m->n_outputs > 0 ? &m->outputs[m->n_outputs - 1] : NULL;
-	unsigned n = last != NULL ? last->first_backend + last->n_backends : 0;
-	if (stats_copy_take(m->copy, NULL) != 0 || (m->left_before = calloc(n, sizeof(*m->left_before))) == NULL)
+	if (stats_copy_take(m->copy, NULL) != 0)
 		return;
+	unsigned n = stats_copy_entries(m->copy, STATS_BACKEND);
+	m->left_before = calloc(n, sizeof(*m->left_before));
+	if (m->left_before == NULL)
+		return;
+	m->n_left_before = n;
 	for (unsigned i = 0; i < n; i++) {
 		struct stats_backend be = sum_backend(m, i);
 		m->left_before[i][0] = be.dropped_shutdown_records;
@@ -227,11 +231,10 @@ uint64_t account_lost(struct master *m)
 		lost += sum.damaged_files + sum.dropped_shutdown_packets + sum.lost_at_death_packets +
 			sum.lost_at_death_lines + sum.dropped_shutdown_lines;
 	}
-	for (size_t i = 0; i < m->n_outputs; i++)
-		for (unsigned k = 0; k < m->outputs[i].n_backends; k++) {
-			struct stats_backend be = sum_backend(m, m->outputs[i].first_backend + k);
-			lost += dropped_by(&be) + be.failed_records + be.unconfirmed_records + be.lost_at_death_records;
-		}
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++) {
+		struct stats_backend be = sum_backend(m, i);
+		lost += dropped_by(&be) + be.failed_records + be.unconfirmed_records + be.lost_at_death_records;
+	}
 	return lost;
 }
 
@@ -249,4 +252,5 @@ void account_last(struct master *m)
 	text_free(&t);
 	free(m->left_before);
 	m->left_before = NULL;
+	m->n_left_before = 0;
 }

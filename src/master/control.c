@@ -19,6 +19,7 @@ struct client {
 	int fd;
 	struct ev_io io;
 	struct ev_timer timeout;
+	bool is_waiting; /* for control_answer */
 	char line[LINE_BYTES];
 	size_t len;
 	uint64_t number; /* clients before it */
@@ -26,7 +27,8 @@ struct client {
 
 struct control {
 	struct master *m;
-	int fd;
+	int fd; /* -1: closed, since the configuration has no path any more */
+	char *path;
 	struct ev_io io;
 	uint64_t n_clients;
 	struct client clients[CLIENTS_MAX];
@@ -35,63 +37,97 @@ struct control {
 static void client_close(struct client *c)
 {
 	struct master *m = c->control->m;
+	if (c->is_waiting)
+		reload_client_gone(m, c);
 	ev_io_stop(m->loop, &c->io);
 	ev_timer_stop(m->loop, &c->timeout);
 	close(c->fd);
 	c->control = NULL;
 }
 
-/* -- the commands: each leaves its answer in `t`, a descriptor to go with it in *fd -------------------------------- */
+/* -- the commands ------------------------------------------------------------------------------------------------- */
 
-static void ask_PAGES(struct master *m, const char *arg, struct text *t, int *fd)
+struct answer {
+	struct text text;
+	int fd; /* a descriptor to go with it; -1: none */
+	struct client *client;
+	bool is_later; /* control_answer will be called */
+};
+
+static void ask_PAGES(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
 	struct err err = {""};
 	int r = stats_reader_fd(m->stats, &err);
 	if (r < 0) {
-		text_add(t, "error %s", err.text);
+		text_add(&a->text, "error %s", err.text);
 		return;
 	}
-	*fd = r;
-	text_add(t, "ok %s %d", MILLRACE_VERSION, (int)getpid());
+	a->fd = r;
+	text_add(&a->text, "ok %s %d", MILLRACE_VERSION, (int)getpid());
 }
 
-static void ask_LOG(struct master *m, const char *arg, struct text *t, int *fd)
+static void ask_LOG(struct master *m, const char *arg, struct answer *a)
 {
-	(void)fd;
 	enum log_level level;
 	char shown[64];
 	if (log_level_parse(arg, &level) != 0) {
-		text_add(t, "error \"%s\" is no log level; allowed are error, warn, info and debug",
+		text_add(&a->text, "error \"%s\" is no log level; allowed are error, warn, info and debug",
 			 text_escape(shown, sizeof shown, arg, strlen(arg)));
 		return;
 	}
 	log_set_level(level);
 	slots_tell_all(m, LINK_LOG, level);
 	keeper_tell(m, MONITOR_LOG, level, -1);
-	text_add(t, "ok log level is %s", arg);
+	text_add(&a->text, "ok log level is %s", arg);
 }
 
-static void ask_DRAIN(struct master *m, const char *arg, struct text *t, int *fd)
+static void ask_DRAIN(struct master *m, const char *arg, struct answer *a)
 {
-	(void)arg, (void)fd;
+	(void)arg;
 	master_drain(m, m->cf->drain_timeout);
-	text_add(t, "ok draining");
+	text_add(&a->text, "ok draining");
+}
+
+static void ask_RELOAD(struct master *m, const char *arg, struct answer *a)
+{
+	(void)arg;
+	if (m->reload) {
+		text_add(&a->text, "error a reload is under way; ask again when it is done");
+		return;
+	}
+	a->is_later = a->client->is_waiting = true;
+	ev_timer_stop(m->loop, &a->client->timeout);
+	reload_begin(m, a->client);
 }
 
 static const struct {
 	const char *name;
-	void (*ask)(struct master *m, const char *arg, struct text *t, int *fd);
+	void (*ask)(struct master *m, const char *arg, struct answer *a);
 	bool takes_arg;
 } commands[] = {
 #define CONTROL(name, word, args, help) {name, ask_##word, sizeof(args) > 1},
 #include <tbl/control.def>
 };
 
-static void answer(struct client *c, size_t len)
+static void say(struct client *c, struct text *t, int fd)
 {
-	struct text t = {0};
-	int fd = -1;
+	text_add(t, "\n");
+	if (t->s)
+		net_send_fd(c->fd, t->s, t->len, fd); /* fits the socket's buffer, or the client has its own trouble */
+}
+
+void control_answer(struct client *c, struct text *t)
+{
+	c->is_waiting = false;
+	say(c, t, -1);
+	client_close(c);
+}
+
+/* True when the client is done. */
+static bool answer(struct client *c, size_t len)
+{
+	struct answer a = {.fd = -1, .client = c};
 	char *arg = strchr(c->line, ' '), shown[64];
 	bool has_nul = strlen(c->line) < len;
 	if (arg)
@@ -100,19 +136,18 @@ static void answer(struct client *c, size_t len)
 	while (i < ARRAY_LEN(commands) && strcmp(commands[i].name, c->line) != 0)
 		i++;
 	if (i == ARRAY_LEN(commands) || has_nul)
-		text_add(&t, "error \"%s\" is no command of this millrace",
+		text_add(&a.text, "error \"%s\" is no command of this millrace",
 			 text_escape(shown, sizeof shown, c->line, strlen(c->line)));
 	else if (commands[i].takes_arg != (arg != NULL))
-		text_add(&t, "error %s takes %s", c->line, commands[i].takes_arg ? "one word" : "nothing");
+		text_add(&a.text, "error %s takes %s", c->line, commands[i].takes_arg ? "one word" : "nothing");
 	else
-		commands[i].ask(c->control->m, arg ? arg : "", &t, &fd);
-	text_add(&t, "\n");
-	if (t.s)
-		net_send_fd(c->fd, t.s, t.len,
-			    fd); /* short: fits the socket's buffer, or the client has its own trouble */
-	if (fd != -1)
-		close(fd);
-	text_free(&t);
+		commands[i].ask(c->control->m, arg ? arg : "", &a);
+	if (!a.is_later)
+		say(c, &a.text, a.fd);
+	if (a.fd != -1)
+		close(a.fd);
+	text_free(&a.text);
+	return !a.is_later;
 }
 
 /* -- clients ------------------------------------------------------------------------------------------------------- */
@@ -121,6 +156,10 @@ static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)loop, (void)events;
 	struct client *c = io->data;
+	if (c->is_waiting) { /* it has asked; it may have closed its side behind the command */
+		ev_io_stop(c->control->m->loop, io);
+		return;
+	}
 	ssize_t n = read(c->fd, c->line + c->len, sizeof c->line - 1 - c->len);
 	if (n == -1 && (errno == EAGAIN || errno == EINTR))
 		return;
@@ -131,7 +170,8 @@ static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 			return;
 		if (newline) {
 			*newline = '\0';
-			answer(c, (size_t)(newline - c->line));
+			if (!answer(c, (size_t)(newline - c->line)))
+				return;
 		}
 	}
 	client_close(c);
@@ -174,40 +214,71 @@ static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 	ev_timer_start(loop, &c->timeout);
 }
 
-static int give_to_group(const struct conf *cf, struct err *err)
+static int give_to_group(const struct conf *cf, const char *path, struct err *err)
 {
-	unsigned gid;
-	if (!cf->control_group[0])
-		return 0;
-	int r = identity_group(cf->control_group, "control_group", &gid, err);
-	if (r == 0 && chown(cf->control, (uid_t)-1, gid) == -1)
+	unsigned gid = getegid();
+	int r = cf->control_group[0] ? identity_group(cf->control_group, "control_group", &gid, err) : 0;
+	if (r == 0 && chown(path, (uid_t)-1, gid) == -1)
 		r = err_set(err, -errno,
 			    "control_group: \"%s\" cannot have the socket %s: %s; name a group that you are in.",
-			    cf->control_group, cf->control, strerror(errno));
+			    cf->control_group, path, strerror(errno));
 	return r;
+}
+
+static void stop_listening(struct control *control)
+{
+	if (control->fd == -1)
+		return;
+	ev_io_stop(control->m->loop, &control->io);
+	close(control->fd);
+	unlink(control->path);
+	free(control->path);
+	control->path = NULL;
+	control->fd = -1;
+}
+
+int control_move(struct master *m, const struct conf *cf, struct err *err)
+{
+	const char *path = cf->control;
+	if (m->control && m->control->path && strcmp(m->control->path, path) == 0)
+		return give_to_group(cf, path, err);
+	struct control *control = m->control ? m->control : calloc(1, sizeof *control);
+	char *copy = strdup(path);
+	int fd = !control || !copy ? err_set(err, -ENOMEM, "No memory for the control socket.")
+		 : path[0]	   ? net_unix_bind(path, SOCK_STREAM, SOCKET_MODE, err)
+				   : -1;
+	int r = path[0] && fd >= 0 ? give_to_group(cf, path, err) : fd;
+	if (r < 0 && path[0]) {
+		if (fd >= 0) {
+			close(fd);
+			unlink(path);
+		}
+		free(copy);
+		if (control != m->control)
+			free(control);
+		return r;
+	}
+	if (!m->control) {
+		control->m = m;
+		control->fd = -1;
+		m->control = control;
+	}
+	stop_listening(control);
+	if (fd < 0) {
+		free(copy);
+		return 0;
+	}
+	control->fd = fd;
+	control->path = copy;
+	ev_io_init(&control->io, acceptable, fd, EV_READ);
+	control->io.data = control;
+	ev_io_start(m->loop, &control->io);
+	return 0;
 }
 
 int control_open(struct master *m, struct err *err)
 {
-	if (m->cf->control[0] == '\0')
-		return 0;
-	int fd = net_unix_bind(m->cf->control, SOCK_STREAM, SOCKET_MODE, err);
-	if (fd < 0)
-		return fd;
-	int r = give_to_group(m->cf, err);
-	struct control *control = r == 0 ? calloc(1, sizeof *control) : NULL;
-	if (!control) {
-		close(fd);
-		unlink(m->cf->control);
-		return r != 0 ? r : err_set(err, -ENOMEM, "Cannot start: no memory.");
-	}
-	control->m = m;
-	control->fd = fd;
-	ev_io_init(&control->io, acceptable, fd, EV_READ);
-	control->io.data = control;
-	ev_io_start(m->loop, &control->io);
-	m->control = control;
-	return 0;
+	return m->cf->control[0] ? control_move(m, m->cf, err) : 0;
 }
 
 void control_close(struct master *m)
@@ -219,8 +290,6 @@ void control_close(struct master *m)
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
 		if (control->clients[i].control)
 			client_close(&control->clients[i]);
-	ev_io_stop(m->loop, &control->io);
-	close(control->fd);
-	unlink(m->cf->control);
+	stop_listening(control);
 	free(control);
 }

@@ -40,8 +40,6 @@ static uint64_t account_output(struct stats_page *page, const struct output *out
 	st->lost_at_death_records += st->held_records;
 	st->held_records = st->memory_bytes = 0;
 	stats_touch(page, STATS_OUTPUT, out->index);
-	for (unsigned i = 0; i < out->n_backends; i++)
-		lost += account_backend(page, out->first_backend + i);
 	if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
 		account_kafka(page, out->index);
 	return lost;
@@ -59,6 +57,8 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
 		queued += account_output(s->page, &m->outputs[i]);
+	for (unsigned i = 0; i < stats_page_used(s->page, STATS_BACKEND); i++) /* those that were removed, too */
+		queued += account_backend(s->page, i);
 	struct stats_worker *w = stats_worker(s->page);
 	w->dense = w->memory_bytes = 0;
 	stats_touch(s->page, STATS_WORKER, 0);

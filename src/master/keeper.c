@@ -69,7 +69,7 @@ static _Noreturn void become_monitor(struct keeper *k, int link)
 	    .master_pid = getppid(),
 	};
 	for (size_t i = 0; i < m->n_inputs; i++)
-		input_forget(&m->inputs[i]);
+		input_leave_alone(&m->inputs[i]);
 	monitor_run(&setup);
 }
 

@@ -32,6 +32,20 @@ void life_ready(struct life *l, uint64_t now_us)
 	enter(l, LIFE_READY, now_us);
 }
 
+void life_leaving(struct life *l, uint64_t now_us, uint64_t kill_at_us)
+{
+	l->kill_at_us = kill_at_us;
+	l->vacant_since_us = now_us;
+	enter(l, LIFE_DRAINING, now_us);
+}
+
+void life_left(struct life *l, uint64_t now_us, bool is_removed)
+{
+	l->start_at_us = now_us;
+	l->deaths = 0;
+	enter(l, is_removed ? LIFE_REMOVED : LIFE_VACANT, now_us);
+}
+
 static uint64_t back_off_us(unsigned deaths)
 {
 	if (deaths == 0)
@@ -46,7 +60,7 @@ void life_died(struct life *l, uint64_t now_us, bool for_good)
 {
 	if (l->state == LIFE_READY && now_us - l->since_us >= healthy_us)
 		l->deaths = 0;
-	if (l->state != LIFE_STARTING)
+	if (l->state != LIFE_STARTING && l->state != LIFE_DRAINING)
 		l->vacant_since_us = now_us;
 	l->start_at_us = now_us + back_off_us(l->deaths);
 	l->deaths++;
@@ -67,6 +81,11 @@ enum life_action life_next(const struct life *l, uint64_t now_us, uint64_t start
 			return LIFE_KILL;
 		*again_us = late_us;
 	}
+	if (l->state == LIFE_DRAINING && l->kill_at_us) {
+		if (now_us >= l->kill_at_us)
+			return LIFE_KILL;
+		*again_us = l->kill_at_us;
+	}
 	return LIFE_WAIT;
 }
 
@@ -75,7 +94,8 @@ bool life_should_lend(const struct life *l, uint64_t now_us, uint64_t *again_us)
 	*again_us = UINT64_MAX;
 	if (l->state == LIFE_FAILED)
 		return true;
-	if (l->state != LIFE_VACANT && l->state != LIFE_STARTING)
+	bool makes_place = l->state == LIFE_DRAINING && l->kill_at_us;
+	if (l->state != LIFE_VACANT && l->state != LIFE_STARTING && !makes_place)
 		return false;
 	/* a slot that keeps dying while it starts has no tenant either: count from the death */
 	uint64_t due_us = l->vacant_since_us + lend_after_us;

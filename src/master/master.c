@@ -14,10 +14,12 @@
 
 /* A worker that has not left so long after its own deadline is killed. */
 static const double late_seconds = 0.7;
+/* Pages in the (sparse) file for more workers, which a reload may ask for. */
+enum { SLOTS_ROOM = 64 };
 
 /* -- signals ------------------------------------------------------------------------------------------------------- */
 
-enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_IGNORE };
+enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_RELOAD, SIGNAL_IGNORE };
 
 static const struct signal_row {
 	int number;
@@ -43,7 +45,7 @@ static void reopen_files(struct master *m)
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		output_open_file(&m->outputs[i]);
 		if (m->outputs[i].file != -1)
-			slots_tell_file(m, (unsigned)i, m->outputs[i].file);
+			slots_tell_file(m, m->outputs[i].index, m->outputs[i].file);
 	}
 }
 
@@ -62,6 +64,9 @@ static void obey(struct master *m, const struct signal_row *row)
 		break;
 	case SIGNAL_REOPEN:
 		reopen_files(m);
+		break;
+	case SIGNAL_RELOAD:
+		reload_begin(m, NULL);
 		break;
 	case SIGNAL_IGNORE:
 		log_warn("%s: %s", row->name, row->help);
@@ -123,6 +128,7 @@ static int signals_init(struct master *m, struct err *err)
 void master_stop(struct master *m, int exit_code)
 {
 	m->exit_code = exit_code;
+	reload_abort(m);
 	m->is_draining = true;
 	slots_kill(m);
 	if (slots_are_gone(m))
@@ -158,6 +164,7 @@ void master_drain(struct master *m, uint64_t deadline_us)
 	if (m->is_draining && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
+	reload_abort(m);
 	if (!m->is_draining) {
 		account_drain(m);
 		notify_stopping(m);
@@ -196,9 +203,11 @@ static void end_when_done(struct master *m)
 	master_drain(m, m->cf->drain_timeout);
 }
 
-void master_input_done(struct master *m, unsigned input)
+void master_input_done(struct master *m, unsigned index)
 {
-	m->inputs[input].is_done = true;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (m->inputs[i].index == index)
+			m->inputs[i].is_done = true;
 	end_when_done(m);
 }
 
@@ -234,99 +243,36 @@ static void raise_open_files(void)
 	}
 }
 
-static void name_kafka(struct master *m, const struct output *out)
+unsigned master_workers(const struct conf *cf)
 {
-	char name[16];
-	stats_name(m->stats, STATS_KAFKA, out->index, out->cf->name, out->index, 0, "messages");
-	for (unsigned i = 0; i < STATS_BROKERS_MAX; i++) { /* which ones there are is seen in the pages */
-		snprintf(name, sizeof name, "%u", i);
-		stats_name(m->stats, STATS_BROKER, out->index * STATS_BROKERS_MAX + i, name, out->index, 0, "");
-	}
-}
-
-static void name_all(struct master *m)
-{
-	char name[300];
-	for (size_t i = 0; i < m->n_inputs; i++) {
-		const struct input *in = &m->inputs[i];
-		uint64_t feeds = 0;
-		for (size_t k = 0; k < in->cf->n_outputs; k++)
-			feeds |= UINT64_C(1) << in->cf->outputs[k]->index;
-		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds, in->type->name);
-		if (in->type->label)
-			in->type->label(&m->inputs[i], m->stats);
-		for (unsigned e = 0; e < in->n_endpoints; e++)
-			for (unsigned k = 0; k < in->endpoints[e].n_fds; k++) {
-				const struct endpoint *ep = &in->endpoints[e];
-				char unit[16];
-				snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
-				stats_name(m->stats, STATS_ENDPOINT, ep->first_stats + k, ep->name, in->index, 0, unit);
-				struct stats_endpoint *st = stats_endpoint(m->page, ep->first_stats + k);
-				st->receive_buffer_bytes = ep->receive_buffer_bytes;
-				st->asked_buffer_bytes =
-				    in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
-				stats_touch(m->page, STATS_ENDPOINT, ep->first_stats + k);
-			}
-	}
-	for (size_t i = 0; i < m->n_outputs; i++) {
-		const struct output *out = &m->outputs[i];
-		bool is_packets = out->cf->format == CONF_FORMAT_PACKET || out->cf->format == CONF_FORMAT_PCAP;
-		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0,
-			   out->wants == OUTPUT_WANTS_LINES ? "lines"
-			   : is_packets                     ? "packets"
-							    : "datagrams");
-		for (unsigned k = 0; k < out->n_backends; k++)
-			stats_name(m->stats, STATS_BACKEND, out->first_backend + k,
-				   output_backend_name(out, k, name, sizeof name), out->index, 0,
-				   output_backend_transport(out, k));
-		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
-			name_kafka(m, out);
-	}
-}
-
-/* Before fork: the master needs it too, to count the lines in a dead worker's hand. */
-static void tell_inputs_what_is_wanted(struct master *m)
-{
-	for (size_t i = 0; i < m->n_inputs; i++) {
-		struct input *in = &m->inputs[i];
-		for (size_t k = 0; k < in->cf->n_outputs; k++) {
-			const struct output *out = &m->outputs[in->cf->outputs[k]->index];
-			in->wants_lines |= out->wants == OUTPUT_WANTS_LINES;
-			in->wants_items |= out->wants == OUTPUT_WANTS_ITEMS;
-			in->wants_from |= out->wants_from;
-		}
-	}
+	return cf->workers ? (unsigned)cf->workers : proc_cpus();
 }
 
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
-	m->stats = stats_new(m->n_slots, err);
+	struct world w = {.n_slots = m->n_slots}, none;
+	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
 	if (!m->stats)
 		return -ENOMEM;
 	m->page = stats_master_page(m->stats);
-	m->inputs = calloc(cf->n_inputs, sizeof *m->inputs);
-	m->outputs = calloc(cf->n_outputs, sizeof *m->outputs);
-	if (!m->inputs || !m->outputs)
-		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	int r = 0;
-	unsigned next_endpoint = 0;
-	while (r == 0 && m->n_inputs < cf->n_inputs) {
-		struct input *in = &m->inputs[m->n_inputs];
-		r = input_init(in, cf, m->n_inputs, m->n_slots, &next_endpoint, err);
-		m->n_inputs++;
-	}
-	while (r == 0 && m->n_outputs < cf->n_outputs) {
-		r = output_init(&m->outputs[m->n_outputs], cf, m->n_outputs, err);
-		m->n_outputs += r == 0;
-	}
-	if (r != 0)
+	int r = world_outputs(m, cf, &w, err);
+	if (r == 0)
+		r = world_inputs(m, cf, &w, err);
+	if (r == 0)
+		r = world_finish_outputs(m, &w, false, err);
+	for (size_t i = 0; r == 0 && i < w.n_outputs; i++)
+		if (w.outputs[i].type->fill)
+			w.outputs[i].type->fill(&w.outputs[i]);
+	if (r != 0) {
+		world_give_up(m, &w);
 		return r;
-	tell_inputs_what_is_wanted(m);
-	name_all(m);
+	}
+	world_enter(m, &w, &none);
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;
+	st->config_digest = conf_digest(cf);
 	stats_touch(m->page, STATS_MASTER, 0);
 	stats_publish(m->page);
 	m->copy = stats_copy_new(m->stats);
@@ -375,6 +321,8 @@ static void stop(struct master *m)
 	slots_fini(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_fini(&m->inputs[i]);
+	for (size_t i = 0; i < m->n_outputs; i++)
+		output_fini(&m->outputs[i]);
 	free(m->inputs);
 	free(m->outputs);
 	free(m->left_before);
@@ -383,18 +331,22 @@ static void stop(struct master *m)
 	if (m->loop)
 		ev_loop_destroy(m->loop);
 	pidfile_close(m);
+	conf_free((struct conf *)(uintptr_t)m->cf);
 }
 
-int master_run(const struct conf *cf)
+int master_run(struct conf **cf, const struct conf_args *args)
 {
 	struct master m = {
-	    .cf = cf,
-	    .n_slots = cf->workers ? (unsigned)cf->workers : proc_cpus(),
+	    .cf = *cf,
+	    .args = args,
+	    .n_slots = master_workers(*cf),
 	    .pid_file = -1,
 	    .ready_fd = -1,
 	};
 	struct err err = {""};
 	bool is_parent = false;
+	*cf = NULL;
+	m.n_slots_wanted = m.n_slots;
 	signals_block();
 	int r = daemon_begin(&m, &is_parent, &err);
 	if (is_parent)
@@ -408,6 +360,8 @@ int master_run(const struct conf *cf)
 	ev_run(m.loop, 0);
 	table_last(&m);
 	int exit_code = m.exit_code;
+	for (unsigned i = 0; i < m.n_slots; i++)
+		post_count_connections(&m.slots[i]);
 	if (m.has_started)
 		account_last(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)

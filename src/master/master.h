@@ -12,7 +12,20 @@
 #include <output.h>
 #include <worker.h>
 
+#include <sys/queue.h>
+
 struct control;
+struct client;
+struct reload;
+
+/* A message for a worker that its link did not take yet, or a connection for one that is not there yet. */
+struct letter {
+	STAILQ_ENTRY(letter) next;
+	int fd; /* -1: none */
+	size_t len;
+	char bytes[]; /* struct link_message, or struct link_connection as far as it goes */
+};
+STAILQ_HEAD(letters, letter);
 
 /* A place for a worker: its own sockets, counters and past. A process is only its present tenant. */
 struct slot {
@@ -24,6 +37,15 @@ struct slot {
 	struct ev_io io;
 	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
 	struct stats_page *page;
+	struct letters outbox;	    /* in order; the link takes no more now */
+	struct ev_io writable;
+	struct letters connections; /* of the last tenant, for the next */
+	uint64_t generation;	    /* of the configuration that its tenant has, or had */
+	uint64_t marking;	    /* of its page: world_mark_page */
+	bool is_leaving;	    /* the tenant was asked to make place … */
+	bool is_ending;		    /* … for nobody */
+	bool has_left;		    /* it reads nothing more */
+	uint64_t unread_packets;
 	bool was_ready;
 	char why[256]; /* it could not start */
 };
@@ -44,6 +66,12 @@ struct keeper {
 struct master {
 	const struct conf *cf;
 	struct identity identity; /* whom the children become */
+	const struct conf_args *args; /* NULL: it cannot be reloaded */
+	uint64_t generation;	      /* of `cf`: 1 at the start */
+	uint64_t marking;	      /* of who feeds whom: 1 at the start */
+	struct reload *reload;	      /* NULL: none is under way */
+	bool reload_again;	      /* HUP came meanwhile */
+	bool reload_failed;	      /* the last one */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -51,12 +79,14 @@ struct master {
 	struct input *inputs;
 	struct output *outputs;
 	struct slot *slots;
-	unsigned n_slots;
+	unsigned n_slots;	 /* those that end included, until they are gone */
+	unsigned n_slots_wanted; /* of the configuration */
 	size_t n_inputs, n_outputs;
 	struct control *control;
 	struct keeper keeper;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
+	unsigned n_left_before;
 	uint64_t (*left_before)[2]; /* of each backend, dropped and unconfirmed before the drain; NULL: none */
 	uint64_t capabilities; /* that were kept at the start */
 	int pid_file, ready_fd; /* -1: none; ready_fd: where the foreground parent waits */
@@ -91,6 +121,63 @@ void keeper_close(struct master *m);
 void keeper_look(struct master *m); /* as slots_look */
 void keeper_reap(struct master *m);
 void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
+/* Asks the tenant to make place; for its successor, or with `ends` for nobody. */
+void slots_leave(struct slot *s, bool ends);
+void slot_init(struct master *m, unsigned number);
+/* One message to one worker, which is queued when the link is full; fd is duplicated. 0 or -errno. */
+int slots_send(struct slot *s, const void *msg, size_t len, int fd);
+/* Where it may be sent: a worker that serves, or will. NULL: none. */
+struct slot *slots_serving(struct master *m);
+
+/* post.c: letters */
+int post_send(struct slot *s, const void *msg, size_t len, int fd);
+void post_open(struct slot *s);	 /* a link is there */
+void post_close(struct slot *s); /* … and is gone: what was not sent is thrown away, connections are kept */
+/* A connection that slot's tenant gave back. Takes fd. */
+void post_keep_connection(struct slot *s, const void *msg, size_t len, int fd);
+/* The connections that `from` keeps go to the tenant of `to`. */
+void post_give_connections(struct slot *from, struct slot *to);
+/* Nobody will take them any more: counted in the page of the slot, which has no tenant. */
+void post_count_connections(struct slot *s);
+
+/* world.c: what one configuration needs: inputs, outputs, their places in the counters */
+struct world {
+	const struct conf *cf;
+	struct input *inputs;
+	struct output *outputs;
+	size_t n_inputs, n_outputs;
+	unsigned n_slots;
+};
+/* Outputs of cf, those of `m` reused where they stay. `fill_all`: with what takes long, too. 0, or -errno with err. */
+int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+/* … the rest of them, which needs checked options. */
+int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err);
+/* What its workers share is that of an output in effect. */
+bool world_shares(const struct master *m, const struct output *out);
+/* Inputs of cf; endpoints that stay are moved, others are bound. */
+int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+/* Undoes all of that. */
+void world_give_up(struct master *m, struct world *w);
+/* w becomes what `m` has. Endpoints that nobody has any more are returned in *gone (as inputs with only these). */
+void world_enter(struct master *m, struct world *w, struct world *gone);
+/* Closes them. */
+void world_close(struct master *m, struct world *gone);
+/* The page of a slot without tenant: who feeds whom from now on. */
+void world_mark_page(struct master *m, struct stats_page *page);
+/* The slot is gone for good: closes its own sockets. */
+void world_close_slot(struct master *m, unsigned slot);
+/* Names of all, in the directory. */
+void world_name(struct master *m);
+
+/* reload.c */
+/* `client`: who asked, or NULL. */
+void reload_begin(struct master *m, struct client *client);
+void reload_client_gone(struct master *m, const struct client *client);
+/* A worker became ready, left, died, applied. */
+void reload_look(struct master *m);
+void reload_applied(struct slot *s, uint64_t generation);
+void reload_failed_worker(struct slot *s);
+void reload_abort(struct master *m); /* the program ends */
 
 /* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, struct slot *s, struct text *t);
@@ -134,10 +221,15 @@ void table_last(struct master *m);
 /* control.c */
 int control_open(struct master *m, struct err *err);
 void control_close(struct master *m);
+/* The socket is at this path from now on. Binds first: 0, or -errno with err and all is as it was. */
+int control_move(struct master *m, const struct conf *cf, struct err *err);
+/* The answer of a command that took its time; ends the client. */
+void control_answer(struct client *client, struct text *t);
 
 /* master.c */
 void master_ready(struct master *m);
-void master_input_done(struct master *m, unsigned input);
+void master_input_done(struct master *m, unsigned index);
+unsigned master_workers(const struct conf *cf); /* as many as the configuration means */
 void master_drain(struct master *m, uint64_t deadline_us);
 void master_stop(struct master *m, int exit_code);
 

@@ -11,6 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* A worker that has not left so long after its own deadline is killed. */
+enum { LATE_US = 700000 };
+
 static void publish(struct slot *s)
 {
 	struct stats_slot *st = stats_slot(s->m->page, s->number);
@@ -27,7 +30,7 @@ static void publish(struct slot *s)
 static int tell(struct slot *s, enum link_type type, uint64_t value)
 {
 	struct link_message msg = {.type = type, .slot = s->number, .value = value};
-	return s->link == -1 ? -EPIPE : net_send_fd(s->link, &msg, sizeof msg, -1);
+	return post_send(s, &msg, sizeof msg, -1);
 }
 
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value)
@@ -67,11 +70,12 @@ static void lend(struct slot *s)
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
 			const struct endpoint *ep = &m->inputs[i].endpoints[k];
-			struct link_message msg = {.type = LINK_ADOPT, .slot = s->number, .input = (uint32_t)i};
-			if (ep->n_fds == 1 ||
+			struct link_message msg = {
+			    .type = LINK_ADOPT, .slot = s->number, .input = m->inputs[i].index};
+			if (ep->n_fds == 1 || s->number >= ep->n_fds ||
 			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
 				continue;
-			if (net_send_fd(to->link, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
+			if (post_send(to, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
 				return;
 		}
 	s->lent_to = to;
@@ -82,8 +86,8 @@ static void lend(struct slot *s)
 static void take_back(struct slot *s)
 {
 	struct link_message msg = {.type = LINK_RELEASE, .slot = s->number};
-	if (s->lent_to && s->lent_to->link != -1)
-		net_send_fd(s->lent_to->link, &msg, sizeof msg, -1);
+	if (s->lent_to)
+		post_send(s->lent_to, &msg, sizeof msg, -1);
 	s->lent_to = NULL;
 }
 
@@ -94,6 +98,7 @@ static void unlink_tenant(struct slot *s)
 	if (s->link == -1)
 		return;
 	ev_io_stop(s->m->loop, &s->io);
+	post_close(s);
 	close(s->link);
 	s->link = -1;
 }
@@ -105,8 +110,24 @@ static void became_ready(struct slot *s)
 	stats_slot(s->m->page, s->number)->ready_us = clock_real_us();
 	take_back(s);
 	publish(s);
+	post_give_connections(s, s);
+	for (unsigned i = 0; i < s->m->n_slots; i++) /* of slots that ended while nobody served */
+		if (s->m->slots[i].life.state == LIFE_REMOVED)
+			post_give_connections(&s->m->slots[i], s);
 	master_ready(s->m);
+	reload_look(s->m);
 	slots_look(s->m);
+}
+
+/* What only it could read. */
+static uint64_t inputs_died(struct slot *s, bool for_good)
+{
+	struct master *m = s->m;
+	uint64_t unread = 0;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		unread += input_died(&m->inputs[i], s->number, m->is_draining || for_good, m->page);
+	stats_publish(m->page);
+	return unread;
 }
 
 static void hear(struct slot *s, const struct link_message *msg)
@@ -118,8 +139,15 @@ static void hear(struct slot *s, const struct link_message *msg)
 		snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, msg->text);
 		log_error("worker %u cannot work: %s", s->number, s->why);
 	}
-	if (msg->type == LINK_DONE && msg->input < m->n_inputs)
+	if (msg->type == LINK_DONE)
 		master_input_done(m, msg->input);
+	if (msg->type == LINK_APPLIED)
+		reload_applied(s, msg->value);
+	if (msg->type == LINK_LEFT && !s->has_left) {
+		/* its rings are closed at once, so that others get their share */
+		s->has_left = true;
+		s->unread_packets = inputs_died(s, s->is_ending);
+	}
 	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
 		if (m->inputs[i].type->exclude)
 			m->inputs[i].type->exclude(&m->inputs[i], msg->text);
@@ -129,14 +157,16 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)loop, (void)events;
 	struct slot *s = io->data;
-	struct link_message msg;
+	static struct link_connection msg; /* large */
 	int fd;
 	ssize_t n;
-	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
-		if (fd != -1)
+	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) >= (ssize_t)sizeof msg.head) {
+		if (fd != -1 && msg.head.type == LINK_CONNECTION)
+			post_keep_connection(s, &msg, (size_t)n, fd);
+		else if (fd != -1)
 			close(fd);
-		msg.text[sizeof msg.text - 1] = '\0';
-		hear(s, &msg);
+		msg.head.text[sizeof msg.head.text - 1] = '\0';
+		hear(s, &msg.head);
 	}
 	if (n == -EAGAIN || n == -EINTR)
 		return;
@@ -155,12 +185,18 @@ static void start(struct slot *s)
 	}
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_renew(&m->inputs[i], s->number, m->page);
+	if (s->marking != m->marking)
+		world_mark_page(m, s->page);
+	s->marking = m->marking;
+	s->generation = m->generation;
+	s->has_left = false;
 	pid_t pid = fork();
 	if (pid == 0) {
 		struct worker_setup setup = {
 		    .cf = m->cf,
+		    .args = m->args,
 		    .slot = s->number,
-		    .n_slots = m->n_slots,
+		    .n_slots = m->n_slots_wanted,
 		    .stats = m->stats,
 		    .inputs = m->inputs,
 		    .outputs = m->outputs,
@@ -181,6 +217,7 @@ static void start(struct slot *s)
 	ev_io_init(&s->io, linked, s->link, EV_READ);
 	s->io.data = s;
 	ev_io_start(m->loop, &s->io);
+	post_open(s);
 	stats_slot(m->page, s->number)->starts++;
 	publish(s);
 }
@@ -195,15 +232,13 @@ void slots_describe_end(struct text *t, int status)
 		text_add(t, "left with exit code %d", WEXITSTATUS(status));
 }
 
-/* What only it could read. */
-static uint64_t inputs_died(struct slot *s, bool for_good)
+/* As it was asked to. */
+static void left(struct slot *s)
 {
-	struct master *m = s->m;
-	uint64_t unread = 0;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		unread += input_died(&m->inputs[i], s->number, m->is_draining || for_good, m->page);
-	stats_publish(m->page);
-	return unread;
+	life_left(&s->life, clock_us(), s->is_ending);
+	struct slot *to = s->is_ending ? slots_serving(s->m) : NULL;
+	if (to)
+		post_give_connections(s, to);
 }
 
 /* The obituary: one line. */
@@ -212,14 +247,15 @@ static void died(struct slot *s, int status)
 	struct master *m = s->m;
 	bool left_clean =
 	    WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_EXIT_CLEAN || WEXITSTATUS(status) == WORKER_EXIT_LEFT);
-	bool for_good = WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_FATAL;
-	bool was_asked = m->is_draining && left_clean;
+	bool is_fatal = WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_FATAL;
+	bool for_good = is_fatal && !m->reload && !m->reload_failed; /* of a reload there may be a better one */
+	bool was_asked = (m->is_draining || s->is_leaving) && left_clean;
 	struct text t = {0};
 	char uptime[32];
 	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
 	slots_describe_end(&t, status);
 	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
-	uint64_t unread = inputs_died(s, for_good);
+	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, for_good || s->is_ending);
 	if (left_clean)
 		stats_adopt(s->page); /* it has counted what it left */
 	else
@@ -237,11 +273,17 @@ static void died(struct slot *s, int status)
 		m->has_left = true;
 	s->pid = 0;
 	unlink_tenant(s);
-	life_died(&s->life, clock_us(), for_good);
+	if (was_asked && !m->is_draining)
+		left(s);
+	else
+		life_died(&s->life, clock_us(), for_good);
+	s->is_leaving = false;
 	for (unsigned i = 0; i < m->n_slots; i++) /* it read for others, too: they need another reader */
 		if (m->slots[i].lent_to == s)
 			m->slots[i].lent_to = NULL;
 	publish(s);
+	if (is_fatal)
+		reload_failed_worker(s);
 	if (for_good && !m->has_started && !m->is_draining)
 		master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 }
@@ -257,10 +299,41 @@ void slots_reap(struct master *m)
 			ev_invoke(m->loop, &s->io, EV_READ); /* its last words */
 		died(s, status);
 	}
+	reload_look(m);
 	slots_look(m);
 }
 
 /* -- all of them ------------------------------------------------------------------------------------------------- */
+
+struct slot *slots_serving(struct master *m)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (m->slots[i].life.state == LIFE_READY)
+			return &m->slots[i];
+	return NULL;
+}
+
+int slots_send(struct slot *s, const void *msg, size_t len, int fd)
+{
+	return post_send(s, msg, len, fd);
+}
+
+void slots_leave(struct slot *s, bool ends)
+{
+	struct master *m = s->m;
+	struct link_message msg = {.type = LINK_LEAVE, .slot = s->number, .value = m->cf->drain_timeout};
+	uint64_t now_us = clock_us();
+	for (size_t i = 0; !ends && i < m->n_inputs; i++)
+		if (m->inputs[i].type->prepare_successor)
+			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
+	if (ends)
+		snprintf(msg.text, sizeof msg.text, "ends");
+	s->is_leaving = true;
+	s->is_ending = ends;
+	life_leaving(&s->life, now_us, now_us + m->cf->drain_timeout + LATE_US);
+	post_send(s, &msg, sizeof msg, -1);
+	publish(s);
+}
 
 static bool all_failed(const struct master *m)
 {
@@ -280,14 +353,16 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 		again_us = now_us;
 		break;
 	case LIFE_KILL:
-		log_error("worker %u did not become ready within start_timeout: killing it", s->number);
+		log_error("worker %u did not %s: killing it", s->number,
+			  s->life.state == LIFE_DRAINING ? "leave in time" : "become ready within start_timeout");
+		s->life.kill_at_us = now_us + m->cf->start_timeout;
 		kill(s->pid, SIGKILL);
 		again_us = now_us + m->cf->start_timeout;
 		break;
 	case LIFE_WAIT:
 		break;
 	}
-	if (!s->lent_to && m->has_started && life_should_lend(&s->life, now_us, &lend_us)) {
+	if (!s->lent_to && m->has_started && !s->is_ending && life_should_lend(&s->life, now_us, &lend_us)) {
 		lend(s);
 		/* no sibling is ready: one that becomes it makes us look again */
 	}
@@ -320,6 +395,8 @@ void slots_look(struct master *m)
 void slots_renew_stale(struct master *m)
 {
 	struct slot *stale = NULL;
+	if (m->reload)
+		return;
 	for (unsigned k = m->n_slots; k-- > 0;) {
 		if (m->slots[k].life.state != LIFE_READY)
 			return;
@@ -344,8 +421,11 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
 		/* what waits for a slot without a tenant is read by a sibling before that drains */
-		if (s->pid == 0 && !s->lent_to)
+		if (s->pid == 0 && !s->lent_to && s->life.state != LIFE_REMOVED)
 			lend(s);
+		struct slot *to = s->pid == 0 ? slots_serving(m) : NULL;
+		if (to)
+			post_give_connections(s, to);
 	}
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
@@ -367,18 +447,25 @@ void slots_kill(struct master *m)
 
 int slots_init(struct master *m, struct err *err)
 {
-	m->slots = calloc(m->n_slots, sizeof *m->slots);
+	m->slots = calloc(stats_room(m->stats), sizeof *m->slots);
 	if (!m->slots)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	for (unsigned i = 0; i < m->n_slots; i++) {
-		struct slot *s = &m->slots[i];
-		s->m = m;
-		s->number = i;
-		s->link = -1;
-		s->page = stats_slot_page(m->stats, i);
-		life_init(&s->life, clock_us());
-	}
+	for (unsigned i = 0; i < m->n_slots; i++)
+		slot_init(m, i);
 	return 0;
+}
+
+void slot_init(struct master *m, unsigned number)
+{
+	struct slot *s = &m->slots[number];
+	memset(s, 0, sizeof *s);
+	s->m = m;
+	s->number = number;
+	s->link = -1;
+	s->page = stats_slot_page(m->stats, number);
+	STAILQ_INIT(&s->outbox);
+	STAILQ_INIT(&s->connections);
+	life_init(&s->life, clock_us());
 }
 
 void slots_fini(struct master *m)

@@ -38,11 +38,11 @@ static void add_input(const struct master *m, const struct input *in, struct tab
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++)
 		for (unsigned k = 0; k < in->endpoints[i].n_fds; k++) {
-			unsigned endpoint = in->endpoints[i].first_stats + k;
+			unsigned endpoint = in->endpoints[i].blocks[k];
 			nic->in += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, endpoint, "interface_packets");
 			nic->drops += endpoint_losses(m, endpoint);
 		}
-	for (unsigned slot = 0; slot < m->n_slots; slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
 		const struct stats_input *st = stats_block(m->copy, (int)slot, STATS_INPUT, in->index);
 		rx->in += st->received_packets;
 		rx->out += st->to_outputs_packets;
@@ -52,9 +52,9 @@ static void add_input(const struct master *m, const struct input *in, struct tab
 
 static void add_output(const struct master *m, const struct output *out, struct table_row *tx, struct table_row *kaf)
 {
-	for (unsigned slot = 0; slot < m->n_slots; slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
 		const struct stats_output *st = stats_block(m->copy, (int)slot, STATS_OUTPUT, out->index);
-		const struct stats_backend *be = stats_block(m->copy, (int)slot, STATS_BACKEND, out->first_backend);
+		const struct stats_backend *be = stats_block(m->copy, (int)slot, STATS_BACKEND, out->blocks[0]);
 		uint64_t refused = be->dropped_queue_full_records + be->dropped_memory_records +
 				   be->dropped_too_long_records + be->dropped_link_type_records;
 		tx->in += st->offered_records;

@@ -122,7 +122,7 @@ void backend_account(struct backend *be)
 	be->counted_pending_lines = unsent_lines + flight_lines;
 	if (UNLIKELY(be->is_dropping))
 		log_dropping_end(be);
-	stats_touch(st->out->page, STATS_BACKEND, st->out->first_backend + (unsigned)(be - st->backends));
+	stats_touch(st->out->page, STATS_BACKEND, be->block);
 }
 
 /* -- connecting ---------------------------------------------------------------------------------------------------- */
@@ -356,7 +356,6 @@ void backend_init(struct backend *be, struct statsite *st, const struct conf_bac
 	ev_init(&be->timer, on_timer);
 	be->io.data = be->timer.data = be;
 	output_mark_up(draft, false);
-	backend_account(be);
 }
 
 void backend_close(struct backend *be)

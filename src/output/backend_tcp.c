@@ -20,6 +20,12 @@ static void set_option(int fd, int level, int option, int value)
 	(void)setsockopt(fd, level, option, &value, sizeof(value));
 }
 
+void backend_tcp_set_options(struct backend *be)
+{
+	if (be->fd != -1)
+		set_option(be->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(be->st->out->cf->user_timeout / 1000));
+}
+
 int backend_tcp_connect(struct backend *be, const struct net_address *a)
 {
 	const struct conf_output *cf = be->st->out->cf;
@@ -30,7 +36,7 @@ int backend_tcp_connect(struct backend *be, const struct net_address *a)
 	set_option(be->fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S);
 	set_option(be->fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
 	set_option(be->fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_TIMES);
-	set_option(be->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(cf->user_timeout / 1000));
+	backend_tcp_set_options(be);
 	be->state = BACKEND_CONNECTING;
 	if (connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1) {
 		if (errno != EINPROGRESS)

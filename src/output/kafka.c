@@ -51,7 +51,7 @@ void kafka_account(struct kafka *k)
 	k->stats->in_flight_bytes = flight_bytes;
 	k->draft->memory_bytes = k->pool.used_bytes + flight * message_overhead(k);
 	stats_touch(out->page, STATS_OUTPUT, out->index);
-	stats_touch(out->page, STATS_BACKEND, out->first_backend);
+	stats_touch(out->page, STATS_BACKEND, out->blocks[0]);
 	stats_touch(out->page, STATS_KAFKA, out->index);
 }
 
@@ -276,7 +276,7 @@ static int kafka_open(struct output *out, struct err *err)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	*k = (struct kafka){.magic = KAFKA_MAGIC, .out = out, .shared = out->shared, .now_us = clock_us()};
 	k->draft = stats_output(out->page, out->index);
-	k->backend = stats_backend(out->page, out->first_backend);
+	k->backend = stats_backend(out->page, out->blocks[0]);
 	k->stats = stats_kafka(out->page, out->index);
 	k->random = ((uint32_t)k->now_us * 2654435761u + out->slot) | 1;
 	k->origin.is_wanted = out->cf->headers;
@@ -413,10 +413,29 @@ static int kafka_prepare(struct output *out, struct err *err)
 	return 0;
 }
 
+static void kafka_unprepare(struct output *out)
+{
+	kafka_shared_free(out->shared);
+	out->shared = NULL;
+}
+
+/* batch_bytes and batch_delay are looked at whenever a message is begun; what is held back is tried anew, in case that
+ * overflow is no longer `block`. */
+static int kafka_reload(struct output *out, const struct conf_output *cf, void *shared)
+{
+	struct kafka *k = out->impl;
+	(void)cf, (void)shared;
+	if (k->draft->held_records > 0)
+		ev_feed_event(out->loop, &k->room_event, EV_CUSTOM);
+	return 0;
+}
+
 const struct output_type output_kafka = {
     .name = "kafka",
     .check = kafka_check,
     .prepare = kafka_prepare,
+    .unprepare = kafka_unprepare,
+    .reload = kafka_reload,
     .open = kafka_open,
     .send = kafka_send,
     .pump = kafka_pump,

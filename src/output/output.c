@@ -74,26 +74,67 @@ static bool wants_from(const struct conf_output *co)
 	       (co->partition == CONF_PARTITION_AUTO && co->format != CONF_FORMAT_LINES);
 }
 
-int output_init(struct output *out, const struct conf *cf, size_t index, struct err *err)
+int output_make(struct output *out, const struct conf *cf, size_t place, struct err *err)
 {
-	const struct conf_output *co = &cf->outputs[index];
+	const struct conf_output *co = &cf->outputs[place];
 	const struct output_row *row = row_of(co);
 	if (row->type == NULL)
 		return err_set(err, -ENOTSUP, "Output \"%s\": %s.", co->name, row->absent);
 	*out = (struct output){
 	    .type = row->type,
 	    .cf = co,
-	    .index = (unsigned)index,
+	    .index = (unsigned)place,
 	    .n_backends = count_backends(co),
 	    .overflow = conf_overflow(cf, co),
 	    .wants = wants(co),
 	    .wants_from = wants_from(co),
 	    .file = -1,
+	    .shared_fd = -1,
+	    .leave_us = cf->drain_timeout,
 	};
 	output_open_file(out);
-	for (size_t i = 0; i < index; i++)
-		out->first_backend += count_backends(&cf->outputs[i]);
-	return out->type->prepare(out, err);
+	return 0;
+}
+
+int output_set_blocks(struct output *out, const uint32_t *blocks)
+{
+	uint32_t *copy = calloc(out->n_backends, sizeof(*copy));
+	if (copy == NULL)
+		return -ENOMEM;
+	memcpy(copy, blocks, out->n_backends * sizeof(*copy));
+	out->blocks = copy;
+	return 0;
+}
+
+int output_init(struct output *out, const struct conf *cf, size_t place, struct err *err)
+{
+	uint32_t first = 0;
+	int r = output_make(out, cf, place, err);
+	if (r != 0)
+		return r;
+	for (size_t i = 0; i < place; i++)
+		first += count_backends(&cf->outputs[i]);
+	uint32_t *blocks = calloc(out->n_backends, sizeof(*blocks));
+	for (uint32_t i = 0; blocks != NULL && i < out->n_backends; i++)
+		blocks[i] = first + i;
+	out->blocks = blocks;
+	r = blocks != NULL ? out->type->prepare(out, err)
+			   : err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
+	if (r == 0 && out->type->fill != NULL)
+		out->type->fill(out);
+	return r;
+}
+
+void output_fini(struct output *out)
+{
+	if (out->shared != NULL && out->type->unprepare != NULL)
+		out->type->unprepare(out);
+	if (out->shared_fd != -1)
+		close(out->shared_fd);
+	if (out->file != -1)
+		close(out->file);
+	free((uint32_t *)(uintptr_t)out->blocks);
+	*out = (struct output){.shared_fd = -1, .file = -1};
 }
 
 void output_take_file(struct output *out, int fd)

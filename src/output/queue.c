@@ -57,6 +57,12 @@ void queue_init(struct queue *q, struct pool *pool, uint64_t limit_bytes)
 	*q = (struct queue){.pool = pool, .limit_bytes = limit_bytes, .watermark_bytes = UINT64_MAX};
 }
 
+void queue_set_limit(struct queue *q, uint64_t limit_bytes)
+{
+	q->limit_bytes = limit_bytes;
+	set_limit(q);
+}
+
 void queue_set_watermark(struct queue *q, uint64_t bytes)
 {
 	q->watermark_bytes = bytes;

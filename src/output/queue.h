@@ -95,6 +95,8 @@ static inline bool queue_put(struct queue *q, const char *from, uint32_t len)
 enum queue_room { QUEUE_ROOM, QUEUE_FULL, QUEUE_NO_MEMORY };
 enum queue_room queue_reserve(struct queue *q, uint32_t len);
 
+/* What it may hold from now on; what it holds already stays. */
+void queue_set_limit(struct queue *q, uint64_t limit_bytes);
 void queue_set_watermark(struct queue *q, uint64_t bytes);
 
 /* Fills iov with unsent bytes, at most `max` pieces and `max_bytes`; returns how many pieces. */

@@ -104,7 +104,7 @@ static unsigned put_lines(struct statsite *st, const struct line *lines, unsigne
 	struct backend *to[ROUTE_LINES];
 	n = MIN(n, ROUTE_LINES);
 	for (unsigned i = 0; i < n; i++)
-		to[i] = &st->backends[shards_backend(st->shards, lines[i].hash)];
+		to[i] = st->backends[shards_backend(st->shards, lines[i].hash)];
 	for (unsigned i = 0; i < n; i++) {
 		const struct line *l = &lines[i];
 		struct backend *be = to[i];
@@ -182,7 +182,12 @@ static void statsite_drain(struct output *out)
 	if (ev_is_active(&st->ack_timer))
 		ev_timer_again(out->loop, &st->ack_timer);
 	for (size_t i = 0; i < st->n_backends; i++)
-		backend_hurry(&st->backends[i]);
+		backend_hurry(st->backends[i]);
+	struct backend *be;
+	TAILQ_FOREACH(be, &st->leaving, leaving)
+	{
+		backend_hurry(be);
+	}
 	statsite_pump(out, clock_us());
 }
 
@@ -264,10 +269,27 @@ static void on_room(struct ev_loop *loop, ev_timer *w, int revents)
 
 static int statsite_prepare(struct output *out, struct err *err)
 {
-	out->shared = shards_new(out->cf);
+	out->shared = shards_make(out->cf, out->blocks, &out->shared_fd);
 	if (out->shared == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory for the shard map.", out->cf->name);
 	return 0;
+}
+
+static void statsite_fill(struct output *out)
+{
+	bool done = shards_fill(out->shared, out->cf);
+	BUG_ON(!done); /* no memory for a few names */
+}
+
+static void statsite_unprepare(struct output *out)
+{
+	shards_free(out->shared);
+	out->shared = NULL;
+}
+
+static void *statsite_shared_open(int fd)
+{
+	return shards_open(fd);
 }
 
 static void statsite_free(struct statsite *st)
@@ -275,6 +297,8 @@ static void statsite_free(struct statsite *st)
 	if (st == NULL)
 		return;
 	pool_fini(&st->pool);
+	for (size_t i = 0; st->backends != NULL && i < st->n_backends; i++)
+		free(st->backends[i]);
 	free(st->backends);
 	free(st->changed);
 	free(st);
@@ -286,13 +310,33 @@ static void timer_init(struct statsite *st, ev_timer *w, void (*cb)(struct ev_lo
 	w->data = st;
 }
 
+struct backend *statsite_backend_new(struct statsite *st, const struct conf_backend *cf, uint32_t block)
+{
+	struct backend *be = aligned_alloc(64, sizeof(*be));
+	if (be == NULL)
+		return NULL;
+	backend_init(be, st, cf, stats_backend(st->out->page, block));
+	be->block = block;
+	backend_account(be);
+	return be;
+}
+
+static void on_leave(struct ev_loop *loop, ev_timer *w, int revents)
+{
+	(void)loop, (void)revents;
+	struct statsite *st = w->data;
+	st->now_us = clock_us();
+	statsite_look_at_leaving(st);
+	statsite_after_event(st);
+}
+
 static int statsite_open(struct output *out, struct err *err)
 {
 	const struct conf_output *cf = out->cf;
 	size_t n = cf->n_backends;
 	struct statsite *st = calloc(1, sizeof(*st));
 	if (st != NULL) {
-		st->backends = aligned_alloc(64, n * sizeof(*st->backends));
+		st->backends = calloc(n, sizeof(struct backend *));
 		st->changed = calloc(n, sizeof(struct backend *));
 	}
 	if (st == NULL || st->backends == NULL || st->changed == NULL) {
@@ -309,6 +353,7 @@ static int statsite_open(struct output *out, struct err *err)
 	TAILQ_INIT(&st->due);
 	TAILQ_INIT(&st->unsettled);
 	TAILQ_INIT(&st->stuck);
+	TAILQ_INIT(&st->leaving);
 	int r = pool_init(&st->pool, cf->memory_limit / MAX(out->n_slots, 1), err);
 	if (r < 0) {
 		statsite_free(st);
@@ -317,13 +362,18 @@ static int statsite_open(struct output *out, struct err *err)
 	timer_init(st, &st->flush_timer, on_flush, 0.);
 	timer_init(st, &st->ack_timer, on_ack_tick, ACK_TICK_US / 1e6);
 	timer_init(st, &st->trim_timer, on_trim, 0.);
+	timer_init(st, &st->leave_timer, on_leave, LEAVE_TICK_US / 1e6);
 	timer_init(st, &st->room_event, on_room, 0.);
-	out->impl = st;
 	for (size_t i = 0; i < n; i++) {
-		backend_init(&st->backends[i], st, &cf->backends[i],
-			     stats_backend(out->page, out->first_backend + (unsigned)i));
-		backend_start(&st->backends[i]);
+		st->backends[i] = statsite_backend_new(st, &cf->backends[i], shards_blocks(out->shared)[i]);
+		if (st->backends[i] == NULL) {
+			statsite_free(st);
+			return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
+		}
 	}
+	out->impl = st;
+	for (size_t i = 0; i < n; i++)
+		backend_start(st->backends[i]);
 	return 0;
 }
 
@@ -339,12 +389,14 @@ static void statsite_close(struct output *out)
 			 (unsigned long long)st->draft->held_records);
 	st->draft->held_records = 0;
 	for (size_t i = 0; i < st->n_backends; i++)
-		backend_close(&st->backends[i]);
+		backend_close(st->backends[i]);
+	statsite_close_leaving(st);
 	st->draft->memory_bytes = 0;
 	stats_touch(out->page, STATS_OUTPUT, out->index);
 	ev_timer_stop(out->loop, &st->flush_timer);
 	ev_timer_stop(out->loop, &st->ack_timer);
 	ev_timer_stop(out->loop, &st->trim_timer);
+	ev_timer_stop(out->loop, &st->leave_timer);
 	ev_clear_pending(out->loop, &st->room_event);
 	st->magic = 0;
 	statsite_free(st);
@@ -354,6 +406,10 @@ static void statsite_close(struct output *out)
 const struct output_type output_statsite = {
     .name = "statsite",
     .prepare = statsite_prepare,
+    .fill = statsite_fill,
+    .unprepare = statsite_unprepare,
+    .reload = statsite_reload,
+    .shared_open = statsite_shared_open,
     .open = statsite_open,
     .send = statsite_send,
     .pump = statsite_pump,

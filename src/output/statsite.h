@@ -30,6 +30,7 @@ enum {
 	ACK_TICK_US = 10000,     /* acknowledgements are looked at so often while something is in flight */
 	ACK_TICK_MAX_US = 20000, /* … of a backend that acknowledges nothing; its kernel may wait 40 ms with it */
 	DRAIN_TICK_US = 2000,    /* … while draining */
+	LEAVE_TICK_US = 100000,  /* removed backends are looked at so often */
 	TURN_BYTES = 1 << 20,    /* a backlog sends so much, then others get their turn */
 	CONNECT_TIMEOUT_MS = 10000,
 };
@@ -41,6 +42,7 @@ struct statsite;
 struct backend {
 	_Alignas(64) struct queue queue; /* first: send() touches its first cache line for each line */
 	struct stats_backend *draft;
+	uint32_t block; /* … its index in stats */
 	struct statsite *st;
 	const struct conf_backend *cf;
 	TAILQ_ENTRY(backend) due;       /* has unsent bytes that wait for more */
@@ -71,6 +73,10 @@ struct backend {
 	uint64_t connected_us, down_us, delay_us;
 	uint64_t dropped_at_down;
 	bool is_down_logged;
+	bool is_leaving; /* removed by a reload: gets no new lines, and ends when it is empty */
+	struct conf_backend *own_cf; /* … then `cf`; the tree that it came from is gone */
+	TAILQ_ENTRY(backend) leaving;
+	uint64_t left_bytes, left_us; /* … when it last delivered something, and how much was done then */
 	bool is_dropping; /* logged once, until there is room again */
 	uint64_t dropping_since_us, last_drop_us, dropped_before;
 };
@@ -81,14 +87,14 @@ struct statsite {
 	uint32_t magic;
 	struct output *out;
 	const struct shards *shards;
-	struct backend *backends;
+	struct backend **backends;
 	size_t n_backends;
 	struct pool pool;
 	struct backend **changed; /* by this send(), not yet in the account */
 	size_t n_changed;
-	struct backend_list due, unsettled;
+	struct backend_list due, unsettled, leaving;
 	struct stats_output *draft;
-	ev_timer flush_timer, ack_timer, trim_timer;
+	ev_timer flush_timer, ack_timer, trim_timer, leave_timer;
 	ev_timer room_event; /* never started, only fed: on_room from the loop */
 	uint64_t now_us;     /* of this turn */
 	uint64_t pending_lines;
@@ -104,6 +110,16 @@ void statsite_not_due(struct backend *be);
 void statsite_unsettled(struct backend *be); /* look at it again soon */
 void statsite_settled(struct backend *be);
 void statsite_after_event(struct statsite *st); /* end of each callback of the loop */
+
+/* A new one, its account begun. NULL: no memory. */
+struct backend *statsite_backend_new(struct statsite *st, const struct conf_backend *cf, uint32_t block);
+
+/* statsite_reload.c */
+int statsite_reload(struct output *out, const struct conf_output *cf, void *shared);
+/* Those that were removed: ends what is empty. */
+void statsite_look_at_leaving(struct statsite *st);
+/* All of them end now; what they hold is counted. */
+void statsite_close_leaving(struct statsite *st);
 
 /* backend.c */
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft);
@@ -122,6 +138,8 @@ void backend_up(struct backend *be);
 void backend_lost(struct backend *be, const char *why);
 /* What is left is counted, and the socket closed. */
 void backend_close(struct backend *be);
+/* The present options of its connection. */
+void backend_tcp_set_options(struct backend *be);
 /* Sets what the loop watches for: always input (the peer's EOF), output while blocked. */
 void backend_watch(struct backend *be);
 void backend_set_blocked(struct backend *be, bool is_blocked);

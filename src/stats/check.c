@@ -80,11 +80,17 @@ static uint64_t fed(const struct stats_copy *c, int slot, unsigned output)
 	const char *name = strcmp(out->unit, "lines") == 0     ? "to_outputs_lines"
 			   : strcmp(out->unit, "packets") == 0 ? "to_outputs_packets"
 							       : "to_outputs_datagrams";
+	/* A reload may change who feeds whom, one worker after the other: each page says it for itself. */
+	int feeds = stats_field_find(stats_copy_of(c), STATS_INPUT, "feeds");
 	uint64_t sum = 0;
-	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
-		if (stats_copy_entry(c, STATS_INPUT, i)->feeds >> output & 1)
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++) {
+		uint64_t bits = feeds == -1 ? 0 : stats_value(c, slot, STATS_INPUT, i, (unsigned)feeds);
+		if (bits == 0)
+			bits = stats_copy_entry(c, STATS_INPUT, i)->feeds;
+		if (bits >> output & 1)
 			sum += stats_named(c, slot, STATS_INPUT, i, name);
-	return sum;
+	}
+	return sum - stats_named(c, slot, STATS_OUTPUT, output, "rebased_records");
 }
 
 static unsigned pair_check(const struct stats_copy *c, int slot, unsigned output, const char *name, uint64_t theirs,
@@ -119,7 +125,7 @@ unsigned stats_check(const struct stats_copy *c, struct text *t)
 {
 	static const enum stats_scope scopes[] = {STATS_INPUT, STATS_OUTPUT, STATS_BACKEND, STATS_KAFKA};
 	unsigned wrong = 0;
-	for (int slot = 0; slot < (int)stats_slots(stats_copy_of(c)); slot++) {
+	for (int slot = 0; slot < (int)stats_copy_slots(c); slot++) {
 		for (unsigned s = 0; s < ARRAY_LEN(scopes); s++)
 			for (unsigned i = 0; i < stats_copy_entries(c, scopes[s]); i++)
 				wrong += block_check(c, slot, scopes[s], i, t);

@@ -134,7 +134,9 @@ static void unnamed_show(struct stats_copy *c)
 {
 	memcpy(c->n, c->n_named, sizeof(c->n));
 	for (unsigned s = STATS_WORKER + 1; s < STATS_SCOPES; s++) {
-		for (unsigned i = 0; i < stats_pages_n(&c->st->head); i++)
+		for (unsigned i = 0; i < c->n_named[STATS_WORKER]; i++)
+			c->n[s] = MAX(c->n[s], c->pages[i].used[s]);
+		for (unsigned i = c->st->head.slots; i < stats_pages_n(&c->st->head); i++)
 			c->n[s] = MAX(c->n[s], c->pages[i].used[s]);
 		for (unsigned i = c->n_named[s]; i < c->n[s]; i++) {
 			if (!c->entries[s][i].name[0])
@@ -155,11 +157,12 @@ static int directory_take(struct stats_copy *c)
 int stats_copy_take(struct stats_copy *c, struct err *err)
 {
 	for (unsigned tries = 0; tries < 8 && directory_take(c) == 0; tries++) {
-		for (unsigned i = 0; i < stats_pages_n(&c->st->head); i++) {
-			int rc = page_take(c, i, err);
-			if (rc != 0)
-				return rc;
-		}
+		int rc = 0;
+		for (unsigned i = 0; i < stats_pages_n(&c->st->head) && rc == 0; i++)
+			if (i < c->n_named[STATS_WORKER] || i >= c->st->head.slots)
+				rc = page_take(c, i, err);
+		if (rc != 0)
+			return rc;
 		unnamed_show(c);
 		if (__atomic_load_n(&directory_head(c)->sequence, __ATOMIC_ACQUIRE) == c->directory_sequence)
 			return 0;
@@ -170,6 +173,16 @@ int stats_copy_take(struct stats_copy *c, struct err *err)
 const struct stats *stats_copy_of(const struct stats_copy *c)
 {
 	return c->st;
+}
+
+unsigned stats_copy_slots(const struct stats_copy *c)
+{
+	return c->n_named[STATS_WORKER];
+}
+
+bool stats_copy_is_retired(const struct stats_copy *c, enum stats_scope scope, unsigned index)
+{
+	return index < c->n_named[scope] && c->entries[scope][index].used == STATS_RETIRED;
 }
 
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope)
@@ -207,7 +220,7 @@ uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scop
 		return 0;
 	bool sum = slot == STATS_ALL && head->scopes[scope].owner == STATS_OWNER_SLOT;
 	uint64_t total = 0;
-	for (int s = sum ? 0 : slot; s < (sum ? (int)head->slots : slot + 1); s++) {
+	for (int s = sum ? 0 : slot; s < (sum ? (int)stats_copy_slots(c) : slot + 1); s++) {
 		const uint64_t *b = stats_copy_block(c, s, scope, index);
 		total += b ? b[field] : 0;
 	}

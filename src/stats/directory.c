@@ -26,20 +26,52 @@ static struct stats_directory_head *directory_head(const struct stats *st)
 	return (struct stats_directory_head *)(st->file + st->head.directory_offset);
 }
 
-void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
-		uint64_t feeds, const char *unit)
+static void put(struct stats *st, enum stats_scope scope, unsigned index, const struct stats_entry *e)
 {
-	BUG_ON(index >= stats_listed_max(&st->head, scope));
-	struct stats_entry e = {.parent = parent, .feeds = feeds, .used = name != NULL};
-	snprintf(e.name, sizeof(e.name), "%s", name ? name : "");
-	snprintf(e.unit, sizeof(e.unit), "%s", name && unit ? unit : "");
 	struct stats_directory_head *d = directory_head(st);
 	uint64_t sequence = d->sequence;
 	__atomic_store_n(&d->sequence, sequence + 1, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
-	st->entries[scope][index] = e;
+	st->entries[scope][index] = *e;
 	d->n[scope] = MAX(d->n[scope], index + 1);
 	__atomic_store_n(&d->sequence, sequence + 2, __ATOMIC_RELEASE);
+}
+
+void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
+		uint64_t feeds, const char *unit)
+{
+	BUG_ON(index >= stats_listed_max(&st->head, scope));
+	struct stats_entry e = {.parent = parent, .feeds = feeds, .used = name ? STATS_USED : STATS_UNUSED};
+	snprintf(e.name, sizeof(e.name), "%s", name ? name : "");
+	snprintf(e.unit, sizeof(e.unit), "%s", name && unit ? unit : "");
+	put(st, scope, index, &e);
+}
+
+void stats_retire(struct stats *st, enum stats_scope scope, unsigned index)
+{
+	struct stats_entry e = st->entries[scope][index];
+	e.used = STATS_RETIRED;
+	e.feeds = 0;
+	st->has_retired[scope] = true;
+	put(st, scope, index, &e);
+}
+
+int stats_place(const struct stats *st, enum stats_scope scope, const char *name, unsigned parent, const char *unit)
+{
+	unsigned n = stats_entries(st, scope), sibling = n, unnamed = n;
+	for (unsigned i = 0; st->has_retired[scope] && i < n; i++) {
+		const struct stats_entry *e = stats_entry(st, scope, i);
+		if (e->used == STATS_UNUSED)
+			unnamed = MIN(unnamed, i);
+		if (e->used != STATS_RETIRED || e->parent != parent || strcmp(e->unit, unit) != 0)
+			continue;
+		if (strcmp(e->name, name) == 0)
+			return (int)i;
+		sibling = MIN(sibling, i);
+	}
+	if (unnamed < n || n < stats_listed_max(&st->head, scope))
+		return (int)unnamed;
+	return sibling < n ? (int)sibling : -1;
 }
 
 static bool take_once(const struct stats *st, struct stats_entry *to[STATS_SCOPES], unsigned n[STATS_SCOPES],

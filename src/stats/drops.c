@@ -16,7 +16,7 @@ struct stats_drops *stats_drops_new(const struct stats *st)
 	if (!d)
 		return NULL;
 	d->st = st;
-	d->n_slots = stats_slots(st);
+	d->room = stats_room(st);
 	drops_rows_make(d, st);
 	bool failed = false;
 	for (unsigned i = 0; i < d->n; i++) {
@@ -25,9 +25,9 @@ struct stats_drops *stats_drops_new(const struct stats *st)
 		failed |= !d->block_lost[i];
 	}
 	for (unsigned i = 0; i < DROPS_SAMPLES; i++) {
-		d->samples[i].usage = calloc(d->n_slots, sizeof(struct proc_usage));
-		d->samples[i].received = calloc((size_t)STATS_INPUTS_MAX * d->n_slots, sizeof(uint64_t));
-		d->samples[i].cpu_percent = calloc(d->n_slots, sizeof(int));
+		d->samples[i].usage = calloc(d->room, sizeof(struct proc_usage));
+		d->samples[i].received = calloc((size_t)STATS_INPUTS_MAX * d->room, sizeof(uint64_t));
+		d->samples[i].cpu_percent = calloc(d->room, sizeof(int));
 		failed |= !d->samples[i].usage || !d->samples[i].received || !d->samples[i].cpu_percent;
 	}
 	if (!failed)
@@ -188,7 +188,7 @@ static void workers_count(struct sampling *s, const struct stats_seen *seen)
 		s->now->usage[slot] = seen->usage ? seen->usage[slot] : (struct proc_usage){0};
 		d->is_stopped[slot] = s->now->usage[slot].is_stopped;
 		for (unsigned i = 0; i < MIN(stats_copy_entries(s->c, STATS_INPUT), (unsigned)STATS_INPUTS_MAX); i++)
-			s->now->received[i * d->n_slots + slot] =
+			s->now->received[i * d->room + slot] =
 			    stats_named(s->c, (int)slot, STATS_INPUT, i, "received_datagrams") +
 			    stats_named(s->c, (int)slot, STATS_INPUT, i, "received_packets");
 	}
@@ -209,7 +209,7 @@ const struct drops_sample *drops_oldest(const struct stats_drops *d)
 uint64_t drops_received(const struct stats_drops *d, unsigned input, unsigned slot)
 {
 	const struct drops_sample *before = drops_oldest(d), *now = &d->samples[d->newest];
-	size_t at = (size_t)input * d->n_slots + slot;
+	size_t at = (size_t)input * d->room + slot;
 	return now->received[at] - (before ? MIN(before->received[at], now->received[at]) : 0);
 }
 
@@ -290,6 +290,7 @@ void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const st
 	struct drops_sample *now = &d->samples[d->newest];
 	struct sampling s = {.d = d, .c = c, .now = now};
 	now->at_us = seen->now_us;
+	d->n_slots = MIN(stats_copy_slots(c), d->room);
 	memset(now->came, 0, sizeof(now->came));
 	memset(now->lost, 0, sizeof(now->lost));
 	memset(now->grown, 0, sizeof(now->grown));

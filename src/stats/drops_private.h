@@ -39,7 +39,7 @@ struct drops_sample {
 
 struct stats_drops {
 	const struct stats *st;
-	unsigned n, n_slots;
+	unsigned n, n_slots, room; /* slots that there are, and may be */
 	struct stats_drop drop[STATS_PATH_MAX];
 	struct drops_source source[STATS_PATH_MAX];
 	uint64_t *block_lost[STATS_PATH_MAX]; /* what each place had lost at the last sample */

@@ -26,7 +26,7 @@ bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope s
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend)
 {
 	unsigned ups = 0;
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
 		if (stats_slot_is_ready(c, slot))
 			ups += stats_named(c, (int)slot, STATS_BACKEND, backend, "up") != 0;
 	return ups;
@@ -48,7 +48,7 @@ enum stats_endpoint_kind stats_endpoint_kind(const struct stats_copy *c, unsigne
 uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend)
 {
 	uint64_t first_us = 0;
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++) {
 		uint64_t us = stats_named(c, (int)slot, STATS_BACKEND, backend, "down_us");
 		if (stats_slot_is_ready(c, slot) && us && (!first_us || us < first_us))
 			first_us = us;
@@ -76,7 +76,7 @@ static void scope_rows(const struct stats_copy *c, int worker, enum stats_scope 
 	unsigned first = scope == STATS_WORKER ? (unsigned)worker : 0;
 	unsigned n = scope == STATS_WORKER ? first + 1 : stats_copy_entries(c, scope);
 	if (scope == STATS_SLOT || scope == STATS_PROCESS)
-		n = MIN(n, stats_slots(stats_copy_of(c)));
+		n = MIN(n, stats_copy_slots(c));
 	for (unsigned i = first; i < n; i++) {
 		if (!stats_block_exists(c, worker, scope, i))
 			continue;
@@ -93,7 +93,7 @@ static void scope_rows(const struct stats_copy *c, int worker, enum stats_scope 
 
 void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg)
 {
-	for (int worker = 0; worker < (int)stats_slots(stats_copy_of(c)); worker++)
+	for (int worker = 0; worker < (int)stats_copy_slots(c); worker++)
 		for (unsigned s = 0; s < STATS_MASTER; s++)
 			scope_rows(c, worker, s, cb, arg);
 	for (unsigned s = STATS_MASTER; s < STATS_SCOPES; s++)
@@ -213,7 +213,7 @@ static void backend_json(const struct stats_copy *c, unsigned index, const struc
 {
 	const struct stats_entry *output = stats_entry_parent(c, STATS_BACKEND, e);
 	unsigned ups = stats_backend_ups(c, index), ready = 0;
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
 		ready += stats_slot_is_ready(c, slot);
 	add_string(t, "output", output ? output->name : "");
 	add_string(t, "transport", e->unit);
@@ -227,7 +227,7 @@ static void list_json(const struct stats_copy *c, enum stats_scope scope, const 
 	text_add(t, ",\n\"%s\":[", key);
 	for (unsigned i = 0; i < stats_copy_entries(c, scope); i++) {
 		const struct stats_entry *e = stats_copy_entry(c, scope, i);
-		if (!stats_block_exists(c, STATS_ALL, scope, i))
+		if (!stats_block_exists(c, STATS_ALL, scope, i) || stats_copy_is_retired(c, scope, i))
 			continue;
 		text_add(t, "%s\n{\"name\":", comma);
 		text_add_json(t, e->name, strlen(e->name));
@@ -250,7 +250,7 @@ static void brokers_json(const struct stats_copy *c, struct text *t)
 	const char *comma = "";
 	text_add(t, ",\n\"brokers\":[");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_BROKER); i++) {
-		for (int slot = 0; slot < (int)stats_slots(stats_copy_of(c)); slot++) {
+		for (int slot = 0; slot < (int)stats_copy_slots(c); slot++) {
 			if (!stats_block_exists(c, slot, STATS_BROKER, i))
 				continue;
 			const struct stats_entry *output =
@@ -275,8 +275,12 @@ void stats_status_json(const struct stats_copy *c, const struct stats_program *p
 	text_add(t, ",\"pid\":%lld", (long long)program->pid);
 	add_number(t, "uptime_us", started_us && program->now_us > started_us ? program->now_us - started_us : 0);
 	add_counters(c, STATS_ALL, STATS_MASTER, 0, t);
+	text_add(t, ",\"config\":\"%012llx\"",
+		 (unsigned long long)stats_named(c, STATS_ALL, STATS_MASTER, 0, "config_digest"));
 	text_add(t, ",\n\"workers\":[");
-	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++) {
+		if (stats_copy_is_retired(c, STATS_SLOT, slot))
+			continue;
 		text_add(t, slot ? ",\n" : "\n");
 		worker_json(c, slot, program->now_us, t);
 	}

@@ -36,6 +36,11 @@ static inline const struct stats_scope_layout *block_use(struct stats_page *p, e
 	return l;
 }
 
+unsigned stats_page_used(const struct stats_page *p, enum stats_scope scope)
+{
+	return p->shared->used[scope];
+}
+
 static inline void *draft_block(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	const struct stats_scope_layout *l = block_use(p, scope, index);

@@ -40,24 +40,41 @@ static int pages_make(struct stats *st, struct err *err)
 	unsigned n = stats_pages_n(head);
 	st->pages = calloc(n, sizeof(*st->pages));
 	if (!st->pages)
-		return err_set(err, -ENOMEM, "No memory for %u counter pages.", n);
-	for (unsigned i = 0; i < n; i++)
+		return err_set(err, -ENOMEM, "No memory for the counter pages.");
+	for (unsigned i = head->slots; i < n; i++) /* those of the slots come with them */
 		if (stats_page_init(&st->pages[i], head, st->file + stats_page_offset(head, i),
 				    stats_page_owner(head, i)) != 0)
-			return err_set(err, -ENOMEM, "No memory for %u counter pages.", n);
+			return err_set(err, -ENOMEM, "No memory for the counter pages.");
 	return 0;
 }
 
-struct stats *stats_new(unsigned slots, struct err *err)
+int stats_add_slot(struct stats *st, struct err *err)
 {
-	BUG_ON(slots < 1 || slots > STATS_SLOTS_MAX);
+	const struct stats_head *head = &st->head;
+	unsigned slot = stats_slots(st);
+	char name[16];
+	if (slot >= head->slots)
+		return err_set(err, -ENOSPC, "There are counter pages for %u workers; restart for more.", head->slots);
+	if (stats_page_init(&st->pages[slot], head, st->file + stats_page_offset(head, slot), STATS_OWNER_SLOT) != 0)
+		return err_set(err, -ENOMEM, "No memory for the counter page of worker %u.", slot);
+	snprintf(name, sizeof(name), "%u", slot);
+	stats_name(st, STATS_WORKER, slot, name, 0, 0, "");
+	stats_name(st, STATS_SLOT, slot, name, 0, 0, "");
+	stats_name(st, STATS_PROCESS, slot, name, 0, 0, "");
+	return 0;
+}
+
+struct stats *stats_new(unsigned slots, unsigned room, struct err *err)
+{
+	room = MAX(slots, room);
+	BUG_ON(slots < 1 || room > STATS_SLOTS_MAX);
 	struct stats *st = calloc(1, sizeof(*st));
 	if (!st) {
 		err_set(err, -ENOMEM, "No memory for the counter pages.");
 		return NULL;
 	}
 	st->fd = st->reader_fd = -1;
-	stats_layout_make(&st->head, slots);
+	stats_layout_make(&st->head, room);
 	if (file_make(st, err) != 0 || pages_make(st, err) != 0) {
 		stats_free(st);
 		return NULL;
@@ -67,17 +84,15 @@ struct stats *stats_new(unsigned slots, struct err *err)
 	st->fields = (struct stats_field *)(st->file + st->head.fields_offset);
 	for (unsigned s = 0; s < STATS_SCOPES; s++)
 		st->entries[s] = (struct stats_entry *)(st->file + st->head.scopes[s].directory_offset);
-	for (unsigned i = 0; i < slots; i++) {
-		char name[16];
-		snprintf(name, sizeof(name), "%u", i);
-		stats_name(st, STATS_WORKER, i, name, 0, 0, "");
-		stats_name(st, STATS_SLOT, i, name, 0, 0, "");
-		stats_name(st, STATS_PROCESS, i, name, 0, 0, "");
-	}
 	stats_name(st, STATS_MASTER, 0, "master", 0, 0, "");
 	stats_name(st, STATS_MONITOR, 0, "monitor", 0, 0, "");
 	stats_name(st, STATS_HOST, 0, "host", 0, 0, "");
 	stats_drops_name(st);
+	for (unsigned i = 0; i < slots; i++)
+		if (stats_add_slot(st, err) != 0) {
+			stats_free(st);
+			return NULL;
+		}
 	return st;
 }
 
@@ -110,7 +125,7 @@ int stats_reader_fd(const struct stats *st, struct err *err)
 
 struct stats_page *stats_slot_page(struct stats *st, unsigned slot)
 {
-	BUG_ON(slot >= st->head.slots);
+	BUG_ON(slot >= stats_slots(st));
 	return &st->pages[slot];
 }
 
@@ -135,6 +150,11 @@ bool stats_scope_is_monitors(unsigned scope)
 }
 
 unsigned stats_slots(const struct stats *st)
+{
+	return stats_entries(st, STATS_WORKER);
+}
+
+unsigned stats_room(const struct stats *st)
 {
 	return st->head.slots;
 }

@@ -16,7 +16,7 @@ struct labels {
 	struct text text;
 	struct span {
 		size_t from, len;
-		bool is_shown;
+		bool is_shown, is_retired; /* retired: what it counted stays, what it measured is gone */
 	} * spans;
 	unsigned n;
 };
@@ -85,7 +85,8 @@ static void labels_part(struct labels *l)
 		size_t from = l->text.len;
 		text_add(&l->text, "%.*s,index=\"%u\"}", (int)s->len - 1, l->text.s + s->from,
 			 (unsigned)(s - l->spans));
-		*s = (struct span){.from = from, .len = l->text.len - from, .is_shown = true};
+		*s = (struct span){
+		    .from = from, .len = l->text.len - from, .is_shown = true, .is_retired = s->is_retired};
 	}
 	free(sorted);
 }
@@ -94,13 +95,14 @@ static bool labels_make(struct labels *l, const struct stats_copy *c, enum stats
 {
 	l->n = stats_copy_entries(c, scope);
 	if (scope == STATS_SLOT || scope == STATS_PROCESS)
-		l->n = MIN(l->n, stats_slots(stats_copy_of(c)));
+		l->n = MIN(l->n, stats_copy_slots(c));
 	l->spans = calloc(MAX(l->n, 1), sizeof(*l->spans));
 	if (!l->spans)
 		return false;
 	for (unsigned i = 0; i < l->n; i++) {
 		struct span *s = &l->spans[i];
 		s->is_shown = stats_copy_entry(c, scope, i)->used && stats_block_exists(c, STATS_ALL, scope, i);
+		s->is_retired = stats_copy_is_retired(c, scope, i);
 		s->from = l->text.len;
 		if (s->is_shown)
 			add_labels(c, scope, i, &l->text);
@@ -143,7 +145,7 @@ static void add_row(const struct stats_copy *c, const struct stats_field *f, con
 	add_head(t, name, is_gauge ? "gauge" : "counter", f->help,
 		 is_gauge && is_summed(f->scope) ? " Summed over the workers." : "");
 	for (unsigned i = 0; i < l->n; i++) {
-		if (!l->spans[i].is_shown)
+		if (!l->spans[i].is_shown || (is_gauge && l->spans[i].is_retired))
 			continue;
 		int slot = f->scope == STATS_WORKER ? (int)i : STATS_ALL;
 		unsigned long long n = stats_value(c, slot, f->scope, i, f->index);
@@ -220,7 +222,7 @@ static void add_broker_row(const struct stats_copy *c, const struct broker *all,
 
 static void add_brokers(const struct stats_copy *c, struct text *t)
 {
-	unsigned n = 0, slots = stats_slots(stats_copy_of(c));
+	unsigned n = 0, slots = stats_copy_slots(c);
 	unsigned blocks =
 	    MIN(stats_copy_entries(c, STATS_BROKER), stats_copy_entries(c, STATS_OUTPUT) * STATS_BROKERS_MAX);
 	struct broker *all = calloc((size_t)slots * blocks + 1, sizeof(*all));

@@ -99,6 +99,7 @@ struct stats {
 	struct stats_field *fields; /* a copy, every string ends */
 	struct stats_page *pages;   /* slots, master, monitor; NULL of a reader */
 	struct stats_entry *entries[STATS_SCOPES];
+	bool has_retired[STATS_SCOPES];
 	unsigned n_entries[STATS_SCOPES]; /* of a reader: as they were when it was opened */
 };
 

@@ -58,7 +58,7 @@ const char *stats_kind_word(unsigned kind)
 
 const char *stats_slot_state_word(uint64_t state)
 {
-	static const char *const words[] = {"vacant", "starting", "ready", "draining", "failed"};
+	static const char *const words[] = {"vacant", "starting", "ready", "draining", "failed", "removed"};
 	return state < ARRAY_LEN(words) ? words[state] : "?";
 }
 

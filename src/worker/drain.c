@@ -166,9 +166,23 @@ static uint64_t found_now(struct worker *w, struct source *s, uint64_t found, ui
 	return w->stage == WORKER_SERVING ? wait_us : 0;
 }
 
+/* Its peer is for another worker. */
+static bool passes(const struct source *s)
+{
+	const struct input *in = s->in;
+	return in->type->pass && (in->leave == INPUT_SLOT_ENDS || in->leave == INPUT_SLOT_STAYS) && !in->is_removed &&
+	       !s->ended;
+}
+
 static void drain(struct worker *w, struct source *s)
 {
 	struct input *in = s->in;
+	if (UNLIKELY(passes(s))) {
+		queue_remove(s);
+		if (!in->type->pass(s))
+			ev_io_start(w->loop, &w->link_writable);
+		return;
+	}
 	const uint64_t had_bytes = in->stats->received_bytes;
 	uint64_t found = 0;
 	s->drained = false;
@@ -223,6 +237,8 @@ void source_closing(struct source *s)
 	queue_remove(s);
 }
 
+static void let_go(struct worker *w, struct input *in);
+
 static void resume(struct worker *w, struct input *in)
 {
 	struct source *s = in->reading;
@@ -230,6 +246,12 @@ static void resume(struct worker *w, struct input *in)
 		return;
 	in->held = false;
 	in->stats->held = 0;
+	if (in->leave == INPUT_SLOT_ENDS || in->leave == INPUT_SLOT_STAYS) {
+		if (s && s->ended)
+			in->type->end(s);
+		let_go(w, in);
+		return;
+	}
 	for (struct source *each = in->sources; each; each = each->next)
 		if (each != s || !s->ended)
 			read_next_turn(w, each);
@@ -284,13 +306,42 @@ static void tick(struct ev_loop *loop, struct ev_io *io, int events)
 	read_list(w, &w->waiting);
 }
 
+/* While a batch is held back its source cannot end: resume() comes back to it. */
+static void let_go(struct worker *w, struct input *in)
+{
+	for (struct source *s = in->sources, *next; s && !in->held; s = next) {
+		next = s->next;
+		unwatch(s);
+		if (passes(s)) {
+			if (!in->type->pass(s))
+				ev_io_start(w->loop, &w->link_writable);
+		} else if (in->leave != INPUT_ALL_END && !input_ends(s) && !in->type->is_packets && !in->is_removed) {
+			in->type->end(s); /* somebody else goes on with it */
+		} else {
+			read_next_turn(w, s);
+		}
+	}
+}
+
 void drain_all(struct worker *w)
 {
 	for (size_t i = 0; i < w->n_inputs; i++)
-		for (struct source *s = w->inputs[i].sources; s && !w->inputs[i].held; s = s->next) {
-			unwatch(s);
-			read_next_turn(w, s);
+		let_go(w, &w->inputs[i]);
+}
+
+void drain_pass_on(struct worker *w)
+{
+	ev_io_stop(w->loop, &w->link_writable);
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		for (struct source *s = in->sources, *next; s && !in->held; s = next) {
+			next = s->next;
+			if (passes(s) && !in->type->pass(s)) {
+				ev_io_start(w->loop, &w->link_writable);
+				return;
+			}
 		}
+	}
 }
 
 bool inputs_are_empty(const struct worker *w)

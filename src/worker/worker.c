@@ -44,7 +44,7 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
 		if (info.ssi_signo == SIGTERM)
-			worker_drain(w, w->setup->cf->drain_timeout, false);
+			worker_drain(w, w->cf->drain_timeout, INPUT_SLOT_STAYS);
 }
 
 static int signals_init(struct worker *w, struct err *err)
@@ -140,6 +140,7 @@ static int open_inputs(struct worker *w, struct err *err)
 		in->on_readable = source_readable;
 		in->on_end = source_closing;
 		in->on_status = answer_status;
+		in->on_pass = link_pass;
 		in->worker = w;
 		w->has_finite |= in->type->is_finite;
 		int r = input_open(in, err);
@@ -190,6 +191,7 @@ static void tell_done(struct worker *w)
 static void go_on_draining(struct worker *w)
 {
 	if (w->stage == WORKER_DRAINING_INPUTS && inputs_are_empty(w)) {
+		link_send(w, LINK_LEFT, "");
 		w->stage = WORKER_DRAINING_OUTPUTS;
 		for (size_t i = 0; i < w->n_outputs; i++)
 			w->outputs[i].type->drain(&w->outputs[i]);
@@ -228,20 +230,18 @@ static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int ev
 static uint64_t left_behind(const struct worker *w)
 {
 	uint64_t left = 0;
-	for (size_t i = 0; i < w->n_outputs; i++) {
-		const struct output *out = &w->outputs[i];
-		left += stats_output(w->page, out->index)->dropped_shutdown_records;
-		for (unsigned k = 0; k < out->n_backends; k++) {
-			const struct stats_backend *be = stats_backend(w->page, out->first_backend + k);
-			left += be->dropped_shutdown_records + be->unconfirmed_records;
-		}
+	for (size_t i = 0; i < w->n_outputs; i++)
+		left += stats_output(w->page, w->outputs[i].index)->dropped_shutdown_records;
+	for (unsigned k = 0; k < stats_page_used(w->page, STATS_BACKEND); k++) { /* those that were removed, too */
+		const struct stats_backend *be = stats_backend(w->page, k);
+		left += be->dropped_shutdown_records + be->unconfirmed_records;
 	}
 	for (size_t i = 0; i < w->n_inputs; i++)
 		left += w->inputs[i].stats->dropped_shutdown_lines + w->inputs[i].stats->dropped_shutdown_packets;
 	return left;
 }
 
-void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends)
+void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave)
 {
 	double seconds = (double)deadline_us / 1e6;
 	if (w->stage != WORKER_SERVING && ev_timer_remaining(w->loop, &w->deadline) <= seconds)
@@ -255,8 +255,11 @@ void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends)
 	w->stage = WORKER_DRAINING_INPUTS;
 	w->left_before = left_behind(w);
 	for (size_t i = 0; i < w->n_inputs; i++) {
-		w->inputs[i].keeps_sockets = !slot_ends;
-		w->inputs[i].type->drain(&w->inputs[i]);
+		struct input *in = &w->inputs[i];
+		in->leave = leave;
+		for (unsigned k = 0; leave == INPUT_SLOT_ENDS && k < in->n_endpoints; k++)
+			in->endpoints[k].ends |= in->endpoints[k].n_fds > 1;
+		in->type->drain(in);
 	}
 	drain_all(w);
 }
@@ -300,6 +303,7 @@ void worker_run(const struct worker_setup *setup)
 {
 	struct worker w = {
 	    .setup = setup,
+	    .cf = setup->cf,
 	    .slot = setup->slot,
 	    .page = stats_slot_page(setup->stats, setup->slot),
 	    .inputs = setup->inputs,
@@ -316,6 +320,8 @@ void worker_run(const struct worker_setup *setup)
 	close_others(setup);
 	if (setup->cf->daemon)
 		proc_leave_terminal();
+	for (size_t i = 0; i < ARRAY_LEN(w.shared_fds); i++)
+		w.shared_fds[i] = -1;
 	w.stats = stats_worker(w.page);
 	/* before anything that starts threads: librdkafka's would keep what they began with */
 	bool is_safe = privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;

@@ -16,6 +16,7 @@ enum worker_stage {
 
 struct worker {
 	const struct worker_setup *setup;
+	const struct conf *cf;
 	unsigned slot;
 	struct ev_loop *loop;
 	struct stats_page *page;
@@ -39,6 +40,9 @@ struct worker {
 
 	struct ev_prepare before_wait;
 	struct ev_io link, signals;
+	struct ev_io link_writable; /* while connections wait to be handed over */
+	bool has_told_left;
+	int shared_fds[CONF_OUTPUTS_MAX]; /* of LINK_SHARED, by the output's place; -1: none */
 	struct ev_timer deadline;
 };
 
@@ -49,17 +53,26 @@ void drain_resume(struct output *out);
 void source_opened(struct source *s);
 void source_readable(struct source *s);
 void source_closing(struct source *s);
-/* Reads all sources once more, now. */
+/* The inputs were told how to leave: reads what ends once more, hands over what can be, lets go of the rest. */
 void drain_all(struct worker *w);
+/* The link takes more. */
+void drain_pass_on(struct worker *w);
 bool inputs_are_empty(const struct worker *w);
 
 /* link.c */
 void link_init(struct worker *w);
 void link_send(struct worker *w, enum link_type type, const char *text);
+/* Hands the source's descriptor to the master. False: the link takes no more now. */
+bool link_pass(struct source *s, const struct input_passed *p);
 
 /* worker.c */
-/* Reads what is there, delivers it, ends the loop. slot_ends: nobody comes after us, so the sockets take nothing new. A
- * second call can only bring the deadline nearer. */
-void worker_drain(struct worker *w, uint64_t deadline_us, bool slot_ends);
+/* Reads what is there and will not be read by somebody else, delivers it, ends the loop. A second call can only bring the
+ * deadline nearer. */
+void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave);
+
+/* reload.c */
+/* Takes fd. */
+void reload_shared(struct worker *w, const struct link_message *m, int fd);
+void reload_apply(struct worker *w, const struct link_message *m, int fd);
 
 #endif

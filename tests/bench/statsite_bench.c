@@ -139,7 +139,7 @@ static double run_statsite(uint64_t n_lines)
 	struct conf cf = {.outputs = &co, .n_outputs = 1};
 	struct output out;
 	struct err err = {""};
-	struct stats *st = stats_new(1, &err);
+	struct stats *st = stats_new(1, 0, &err);
 	BUG_ON(st == NULL || output_init(&out, &cf, 0, &err) < 0);
 	out.loop = ev_loop_new(EVFLAG_AUTO);
 	out.resolver = net_resolver_new(out.loop, &err);

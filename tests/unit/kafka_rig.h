@@ -90,7 +90,7 @@ static struct rig *rig_start(int partitions, const char *options, const char *pr
 	r->cf = conf_load_bytes("test", yaml.s, yaml.len, NULL, &errors);
 	ck_assert_msg(r->cf != NULL, "%s%s", errors.text.s, yaml.s);
 	text_free(&yaml);
-	r->stats = stats_new(1, &err);
+	r->stats = stats_new(1, 0, &err);
 	ck_assert_int_eq(output_init(&r->out, r->cf, 0, &err), 0);
 	const char *unit = r->out.wants == OUTPUT_WANTS_LINES ? "lines" : "datagrams";
 	stats_name(r->stats, STATS_INPUT, 0, "in", 0, 1, "udp");

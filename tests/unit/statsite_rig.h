@@ -329,7 +329,7 @@ static inline void rig_open(void)
 	char name[300];
 	log_open("test", false, LOG_LEVEL_ERROR);
 	rig.loop = ev_loop_new(EVFLAG_AUTO);
-	rig.stats = stats_new(1, &err);
+	rig.stats = stats_new(1, 0, &err);
 	MUST(rig.loop != NULL && rig.stats != NULL);
 	MUST(output_init(&rig.out, &rig.conf, 0, &err) == 0);
 	stats_name(rig.stats, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
@@ -356,7 +356,7 @@ static inline void rig_close(void)
 	MUST(rig_output()->memory_bytes == 0);
 	MUST(RIG_SUM(queued_records) + RIG_SUM(in_flight_records) + RIG_SUM(queued_bytes) + RIG_SUM(up) == 0);
 	net_resolver_free(rig.out.resolver);
-	shards_free(rig.out.shared);
+	output_fini(&rig.out);
 	stats_copy_free(rig.copy);
 	stats_free(rig.stats);
 	ev_loop_destroy(rig.loop);

@@ -102,7 +102,7 @@ static void pages_fill(void)
 static void setup(void)
 {
 	folder_make();
-	pages = stats_new(2, &test_err);
+	pages = stats_new(2, 0, &test_err);
 	pages_fill();
 	master_start(stats_reader_fd(pages, &test_err));
 }
@@ -293,7 +293,7 @@ START_TEST(test_nobody)
 	char longest[256];
 	memset(longest, 'x', sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
-	ck_assert_int_eq(control_connect(longest, &test_err), -ENAMETOOLONG);
+	ck_assert_int_eq(control_connect(longest, 10, &test_err), -ENAMETOOLONG);
 }
 END_TEST
 

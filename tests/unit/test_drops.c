@@ -20,7 +20,7 @@ static uint64_t now_us;
 
 static void setup(void)
 {
-	st = stats_new(SLOTS, &err);
+	st = stats_new(SLOTS, SLOTS, &err);
 	c = stats_copy_new(st);
 	d = stats_drops_new(st);
 	ck_assert(st && c && d);

@@ -174,6 +174,47 @@ START_TEST(lending_counts_from_the_last_ready_tenant)
 }
 END_TEST
 
+/* It was asked to make place: its sockets are lent when that takes long, it is killed when it takes too long, and its
+ * successor starts at once, whatever its past. */
+START_TEST(making_place_is_no_death)
+{
+	struct life l;
+	life_init(&l, 0);
+	start_and_ready(&l, 0);
+	life_died(&l, SECOND, false);
+	start_and_ready(&l, SECOND);
+	life_leaving(&l, 2 * SECOND, 7 * SECOND);
+	ck_assert_int_eq(l.state, LIFE_DRAINING);
+	ck_assert(!life_should_lend(&l, 2 * SECOND, &again_us));
+	ck_assert_uint_eq(again_us, 2 * SECOND + 200 * MS);
+	ck_assert(life_should_lend(&l, 2 * SECOND + 200 * MS, &again_us));
+	ck_assert_int_eq(next(&l, 7 * SECOND - 1), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, 7 * SECOND);
+	ck_assert_int_eq(next(&l, 7 * SECOND), LIFE_KILL);
+	life_left(&l, 3 * SECOND, false);
+	ck_assert_int_eq(l.state, LIFE_VACANT);
+	ck_assert_int_eq(next(&l, 3 * SECOND), LIFE_START);
+	life_started(&l, 3 * SECOND);
+	life_ready(&l, 3 * SECOND);
+	life_died(&l, 4 * SECOND, false); /* its first death again */
+	ck_assert_int_eq(next(&l, 4 * SECOND), LIFE_START);
+}
+END_TEST
+
+START_TEST(a_slot_that_ends_is_removed)
+{
+	struct life l;
+	life_init(&l, 0);
+	start_and_ready(&l, 0);
+	life_leaving(&l, SECOND, 2 * SECOND);
+	life_left(&l, SECOND, true);
+	ck_assert_int_eq(l.state, LIFE_REMOVED);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), LIFE_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	ck_assert(!life_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("life");
@@ -187,6 +228,8 @@ int main(void)
 	tcase_add_test(tc, fatal_is_not_started_again);
 	tcase_add_test(tc, sockets_are_lent_after_200_ms);
 	tcase_add_test(tc, lending_counts_from_the_last_ready_tenant);
+	tcase_add_test(tc, making_place_is_no_death);
+	tcase_add_test(tc, a_slot_that_ends_is_removed);
 	suite_add_tcase(s, tc);
 	SRunner *sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);

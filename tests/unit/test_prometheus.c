@@ -15,7 +15,7 @@ static const struct stats_program program = {"1.0 \"x\"", 99, 8000000};
 
 static void setup(void)
 {
-	st = stats_new(2, &err);
+	st = stats_new(2, 2, &err);
 	c = stats_copy_new(st);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");

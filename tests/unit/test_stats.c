@@ -18,7 +18,7 @@ static struct err err;
 
 static struct stats *pages_make(unsigned slots, unsigned backends)
 {
-	struct stats *st = stats_new(slots, &err);
+	struct stats *st = stats_new(slots, 0, &err);
 	ck_assert_msg(st != NULL, "%s", err.text);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
@@ -292,7 +292,7 @@ END_TEST
 /* 10,000 backends while their writer publishes 20,000 times a second: each copy is complete, whole, and in time. */
 START_TEST(test_many)
 {
-	struct stats *st = stats_new(1, &err);
+	struct stats *st = stats_new(1, 0, &err);
 	struct stats_copy *c = stats_copy_new(st);
 	int status;
 	for (unsigned i = 0; i < STATS_BACKENDS_MAX; i++)
@@ -327,6 +327,83 @@ START_TEST(test_many)
 }
 END_TEST
 
+/* What a reload does to the directory. */
+START_TEST(test_places)
+{
+	struct stats *st = stats_new(1, 3, &err);
+	ck_assert_uint_eq(stats_room(st), 3);
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "a:1", 0, "tcp"), 0);
+	stats_name(st, STATS_BACKEND, 0, "a:1", 0, 0, "tcp");
+	stats_name(st, STATS_BACKEND, 1, "b:1", 0, 0, "tcp");
+	stats_name(st, STATS_BACKEND, 2, "b:1", 1, 0, "tcp");
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "a:1", 0, "tcp"), 3); /* the one of that name is in use */
+	stats_retire(st, STATS_BACKEND, 1);
+	stats_retire(st, STATS_BACKEND, 2);
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "b:1", 0, "tcp"), 1); /* comes back */
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "b:1", 1, "tcp"), 2);
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "b:1", 0, "udp"), 3);
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "c:1", 0, "tcp"), 3);
+	stats_name(st, STATS_BACKEND, 3, NULL, 0, 0, NULL);
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "c:1", 0, "tcp"), 3); /* a hole */
+	for (unsigned i = 3; i < STATS_BACKENDS_MAX; i++)
+		stats_name(st, STATS_BACKEND, i, "x:1", 0, 0, "tcp");
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "c:1", 0, "tcp"), 1); /* none is left: a retired sibling's */
+	ck_assert_int_eq(stats_place(st, STATS_BACKEND, "c:1", 0, "udp"), -1);
+
+	struct stats_copy *c = stats_copy_new(st);
+	ck_assert_int_eq(stats_copy_take(c, &err), 0);
+	ck_assert(stats_copy_is_retired(c, STATS_BACKEND, 1) && !stats_copy_is_retired(c, STATS_BACKEND, 0));
+	ck_assert_str_eq(stats_copy_entry(c, STATS_BACKEND, 1)->name, "b:1");
+	ck_assert_uint_eq(stats_copy_slots(c), 1);
+	ck_assert_int_eq(stats_add_slot(st, &err), 0);
+	ck_assert_int_eq(stats_add_slot(st, &err), 0);
+	ck_assert_int_eq(stats_add_slot(st, &err), -ENOSPC);
+	stats_worker(stats_slot_page(st, 2))->loops = 7;
+	stats_touch(stats_slot_page(st, 2), STATS_WORKER, 0);
+	stats_publish(stats_slot_page(st, 2));
+	ck_assert_int_eq(stats_copy_take(c, &err), 0); /* follows */
+	ck_assert_uint_eq(stats_copy_slots(c), 3);
+	ck_assert_uint_eq(stats_named(c, STATS_ALL, STATS_WORKER, 0, "loops"), 7);
+	stats_copy_free(c);
+	stats_free(st);
+}
+END_TEST
+
+/* An output that an input is made to feed later balances from then on: the page says who feeds whom. */
+START_TEST(test_rebased)
+{
+	struct stats *st = pages_make(1, 2);
+	struct stats_copy *c = stats_copy_new(st);
+	struct stats_page *p = stats_slot_page(st, 0);
+	stats_name(st, STATS_OUTPUT, 1, "copy", 0, 0, "lines");
+	stats_input(p, 0)->received_lines = stats_input(p, 0)->to_outputs_lines = 10;
+	stats_output(p, 0)->offered_records = stats_output(p, 0)->dropped_shutdown_records = 10;
+	stats_touch(p, STATS_INPUT, 0);
+	stats_touch(p, STATS_OUTPUT, 0);
+	stats_publish(p);
+	ck_assert_int_eq(stats_copy_take(c, &err), 0);
+	assert_balanced(c); /* by the directory, as long as the page does not say it */
+	stats_input(p, 0)->feeds = 2;
+	stats_output(p, 0)->rebased_records = UINT64_MAX - 9;
+	stats_output(p, 1)->rebased_records = 10;
+	for (unsigned i = 0; i < 2; i++)
+		stats_touch(p, STATS_OUTPUT, i);
+	stats_touch(p, STATS_INPUT, 0);
+	stats_publish(p);
+	ck_assert_int_eq(stats_copy_take(c, &err), 0);
+	assert_balanced(c);
+	stats_output(p, 1)->offered_records = stats_output(p, 1)->dropped_shutdown_records = 1;
+	stats_touch(p, STATS_OUTPUT, 1);
+	stats_publish(p);
+	struct text t = {0};
+	ck_assert_int_eq(stats_copy_take(c, &err), 0);
+	ck_assert_uint_eq(stats_check(c, &t), 1);
+	text_free(&t);
+	stats_copy_free(c);
+	stats_free(st);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("stats");
@@ -338,6 +415,8 @@ int main(void)
 	tcase_add_test(tc, test_kill);
 	tcase_add_test(tc, test_directory);
 	tcase_add_test(tc, test_many);
+	tcase_add_test(tc, test_places);
+	tcase_add_test(tc, test_rebased);
 	suite_add_tcase(suite, tc);
 	SRunner *runner = srunner_create(suite);
 	srunner_run_all(runner, CK_NORMAL);

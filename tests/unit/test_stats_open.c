@@ -18,7 +18,7 @@ static struct err err;
 
 static struct stats *pages_make(unsigned slots, unsigned backends)
 {
-	struct stats *st = stats_new(slots, &err);
+	struct stats *st = stats_new(slots, 0, &err);
 	ck_assert_msg(st != NULL, "%s", err.text);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
@@ -187,7 +187,7 @@ static void limit_set(int what, rlim_t n)
 static void assert_no_pages(const char *why)
 {
 	err.text[0] = '\0';
-	ck_assert_ptr_null(stats_new(2, &err));
+	ck_assert_ptr_null(stats_new(2, 0, &err));
 	ck_assert_msg(strstr(err.text, why) != NULL, "\"%s\" lacks \"%s\"", err.text, why);
 }
 
@@ -206,7 +206,7 @@ START_TEST(test_short_of)
 	assert_no_pages("Cannot size the counter pages: File too large");
 	limit_set(RLIMIT_FSIZE, RLIM_INFINITY);
 #ifndef __SANITIZE_ADDRESS__ /* which needs 20 TB of it */
-	struct stats *st = stats_new(2, &err);
+	struct stats *st = stats_new(2, 0, &err);
 	int fd = stats_reader_fd(st, &err);
 	limit_set(RLIMIT_AS, 1);
 	assert_no_pages("Cannot map");

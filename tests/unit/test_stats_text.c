@@ -13,7 +13,7 @@ static struct text t;
 
 static void setup(void)
 {
-	st = stats_new(2, &err);
+	st = stats_new(2, 0, &err);
 	c = stats_copy_new(st);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_INPUT, 1, "metrics_tcp", 0, 3, "tcp");
@@ -263,11 +263,13 @@ START_TEST(test_status_json)
 	*stats_slot(m, 0) = (struct stats_slot){.pid = 5, .state = 2, .ready_us = 6000000, .starts = 3};
 	*stats_slot(m, 1) = (struct stats_slot){.state = 77, .ready_us = 6000000};
 	stats_master(m)->started_us = 5000000;
+	stats_master(m)->config_digest = 0xab;
 	stats_endpoint(m, 0)->dropped_datagrams = 5;
 	publish();
 	stats_status_json(c, &program, &t);
 	assert_contains("{\"version\":\"1.0\",\"pid\":99,\"uptime_us\":3000000,\"started_us\":5000000,\"loaded_us\":0,"
-			"\n"
+			"\"config_digest\":171,\"reloads\":0,\"reload_failures\":0,\"reload_failed\":0,\"reloading\":0,"
+			"\"config\":\"0000000000ab\",\n"
 			"\"workers\":[\n{\"slot\":0,\"state\":\"ready\",\"uptime_us\":2000000,\"restarts\":2,\"pid\":"
 			"5,");
 	assert_contains("{\"slot\":1,\"state\":\"?\",\"uptime_us\":0,\"restarts\":0,\"pid\":0,");
@@ -298,7 +300,7 @@ START_TEST(test_words)
 	ck_assert_str_eq(stats_kind_word(STATS_KIND_HINT), "hint");
 	ck_assert_str_eq(stats_kind_word(99), "counter");
 	ck_assert_str_eq(stats_slot_state_word(4), "failed");
-	ck_assert_str_eq(stats_slot_state_word(5), "?");
+	ck_assert_str_eq(stats_slot_state_word(6), "?");
 }
 END_TEST
 

@@ -120,7 +120,7 @@ START_TEST(dense_traffic_gathers_and_sparse_does_not)
 	MUST(rig_backend(0)->sends == sends + 1);
 	rig_send(8000, 0); /* more than 64 KiB goes at once */
 	MUST(rig_backend(0)->sends > sends + 1);
-	MUST(queue_unsent_bytes(&((struct statsite *)rig.out.impl)->backends[0].queue) < SEND_BYTES);
+	MUST(queue_unsent_bytes(&((struct statsite *)rig.out.impl)->backends[0]->queue) < SEND_BYTES);
 	rig.out.dense = false;
 	rig.out.type->pump(&rig.out, clock_us());
 	MUST(rig_backend(0)->queued_records == 0);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reload: what the files of a reload share.
+ *
+ *   reload.c        reads, compares, has it checked, answers
+ *   reload_can.c    what a reload cannot do, in a sentence each
+ *   reload_apply.c  LIVE, and the rolling of workers
+ *
+ *   read, parse ─▶ diff ─▶ CHECKING: a child asks the libraries and fills shard maps
+ *                            │ LIVE                                │ RESPAWN, REBIND: new endpoints are bound
+ *                            ▼                                     ▼
+ *                   APPLYING: workers get the bytes,      ROLLING: new slots start; each worker makes place for its
+ *                   and say when they have them           successor; slots that are too many end; old endpoints close
+ */
+#ifndef MASTER_RELOAD_H
+#define MASTER_RELOAD_H
+
+#include "master.h"
+
+enum reload_stage { RELOAD_CHECKING, RELOAD_APPLYING, RELOAD_ROLLING };
+
+struct reload {
+	struct master *m;
+	struct client *client; /* NULL: nobody waits for an answer */
+	enum reload_stage stage;
+	char *bytes;
+	size_t len;
+	struct conf *cf; /* NULL: it is in effect, or there is none */
+	enum conf_reload class;
+	struct conf_diff diff;
+	struct world world, gone;
+	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
+	pid_t child;
+	struct ev_io io; /* what the child says */
+	struct text said;
+	struct ev_timer patience;
+	char failure[300]; /* of a worker */
+};
+
+/* reload.c: each ends the reload. */
+void reload_give_up(struct reload *r, const char *why, const struct text *lines);
+void reload_finish(struct reload *r, const char *how);
+
+/* reload_can.c */
+/* Adds a line for each change that a reload cannot make. */
+void reload_refusals(const struct reload *r, struct text *why);
+
+/* reload_apply.c */
+void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int events);
+void reload_apply_live(struct reload *r);
+void reload_apply_rolling(struct reload *r);
+
+#endif

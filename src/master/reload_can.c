@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * reload_can: what a reload cannot do: each is one sentence, and then nothing is changed. Master only.
+ */
+#include "reload.h"
+
+#include <string.h>
+
+static const char *const top_options[] = {"workers",	 "control",	"start_timeout",    "drain_timeout", "log_level",
+					  "packet_table",  "per_second_stats",
+					  "control_group", "user",	"group",	    "seccomp"};
+
+static bool is(const struct conf_change *c, const char *option)
+{
+	return c->option && strcmp(c->option, option) == 0;
+}
+
+static bool is_dpdk(const struct master *m, const struct conf *old, size_t input)
+{
+	const char *name = old->inputs[input].name;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (strcmp(m->inputs[i].cf->name, name) == 0)
+			return input_is_dpdk(&m->inputs[i]);
+	return false;
+}
+
+static void refuse_one(const struct reload *r, const struct conf_change *c, struct text *why)
+{
+	const struct master *m = r->m;
+	const struct conf *old = m->cf;
+	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE;
+	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_LIVE;
+	for (size_t i = 0; i < ARRAY_LEN(top_options); i++)
+		is_known |= is(c, top_options[i]);
+	if (!is_known)
+		text_add(why, "%s cannot be changed by a reload; restart millrace\n", c->option);
+	if (is(c, "workers") && c->place == CONF_PLACE_TOP && master_workers(r->cf) > stats_room(m->stats))
+		text_add(why, "workers: there are counter pages for %u; restart millrace for more\n",
+			 stats_room(m->stats));
+	if (is_input && c->was != SIZE_MAX && c->is != SIZE_MAX && is(c, "spread") &&
+	    r->cf->inputs[c->is].spread == CONF_SPREAD_SHARED && m->n_slots > 1)
+		text_add(why, "inputs.%s.spread: sockets cannot become a shared one by a reload; restart millrace\n",
+			 r->cf->inputs[c->is].name);
+	if (is_input && (is(c, "fanout") || is(c, "driver")))
+		text_add(why, "inputs.%s.%s cannot be changed by a reload; restart millrace\n",
+			 old->inputs[c->was].name, c->option);
+	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE &&
+	    is_dpdk(m, old, c->was))
+		text_add(why, "inputs.%s reads a DPDK port, which cannot be changed by a reload; restart millrace\n",
+			 old->inputs[c->was].name);
+}
+
+static void refuse_whole(const struct reload *r, struct text *why)
+{
+	const struct master *m = r->m;
+	unsigned workers = master_workers(r->cf);
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_LIVE)
+			text_add(why, "inputs.%s reads files and ends with them; start another millrace\n",
+				 m->inputs[i].cf->name);
+		if (input_is_dpdk(&m->inputs[i]) && workers != m->n_slots)
+			text_add(why, "workers: the queues of the DPDK port of inputs.%s cannot be changed by a reload; "
+				      "restart millrace\n",
+				 m->inputs[i].cf->name);
+	}
+	for (size_t i = 0; i < r->cf->n_inputs; i++)
+		if (r->cf->inputs[i].type == CONF_INPUT_TYPE_FILE && r->class > CONF_RELOAD_LIVE &&
+		    why->len == 0)
+			text_add(why, "inputs.%s: files cannot be added by a reload; start another millrace\n",
+				 r->cf->inputs[i].name);
+}
+
+void reload_refusals(const struct reload *r, struct text *why)
+{
+	for (size_t i = 0; i < r->diff.n; i++)
+		refuse_one(r, &r->diff.changes[i], why);
+	refuse_whole(r, why);
+}

@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * world: what a configuration needs before workers can be forked: inputs with their endpoints, outputs with what workers
+ * share, and the place of each in the counters, which it keeps as long as it has its name. Made at the start and at each
+ * reload beside the one in effect, so that it can be given up without a trace. Master only.
+ */
+#include "master.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* -- places in the counters ---------------------------------------------------------------------------------------- */
+
+static int place(struct master *m, enum stats_scope scope, const char *name, unsigned parent, const char *unit,
+		 struct err *err)
+{
+	int index = stats_place(m->stats, scope, name, parent, unit);
+	if (index == -1)
+		return err_set(err, -ENOSPC, "There is no counter block left for %s %s; restart millrace.",
+			       stats_scope_word(scope), name);
+	stats_name(m->stats, scope, (unsigned)index, name, parent, 0, unit);
+	return index;
+}
+
+static const char *unit_of(const struct output *out)
+{
+	bool is_packets = out->cf->format == CONF_FORMAT_PACKET || out->cf->format == CONF_FORMAT_PCAP;
+	return out->wants == OUTPUT_WANTS_LINES ? "lines" : is_packets ? "packets" : "datagrams";
+}
+
+static void name_kafka(struct master *m, const struct output *out)
+{
+	char name[16];
+	stats_name(m->stats, STATS_KAFKA, out->index, out->cf->name, out->index, 0, "messages");
+	for (unsigned i = 0; i < STATS_BROKERS_MAX; i++) { /* which ones there are is seen in the pages */
+		snprintf(name, sizeof name, "%u", i);
+		stats_name(m->stats, STATS_BROKER, out->index * STATS_BROKERS_MAX + i, name, out->index, 0, "");
+	}
+}
+
+static void name_endpoint(struct master *m, const struct input *in, const struct endpoint *ep)
+{
+	for (unsigned k = 0; k < ep->n_fds; k++) {
+		char unit[16];
+		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
+		stats_name(m->stats, STATS_ENDPOINT, ep->blocks[k], ep->name, in->index, 0, unit);
+		struct stats_endpoint *st = stats_endpoint(m->page, ep->blocks[k]);
+		st->receive_buffer_bytes = ep->receive_buffer_bytes;
+		st->asked_buffer_bytes = in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
+		stats_touch(m->page, STATS_ENDPOINT, ep->blocks[k]);
+	}
+}
+
+static uint64_t feeds_of(const struct master *m, const struct input *in)
+{
+	uint64_t feeds = 0;
+	for (size_t k = 0; k < in->cf->n_outputs; k++)
+		feeds |= UINT64_C(1) << m->outputs[in->cf->outputs[k]->index].index;
+	return feeds;
+}
+
+void world_name(struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *in = &m->inputs[i];
+		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds_of(m, in), in->type->name);
+		if (in->type->label && m->generation == 1)
+			in->type->label(in, m->stats);
+		for (unsigned e = 0; e < in->n_endpoints; e++)
+			name_endpoint(m, in, &in->endpoints[e]);
+	}
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		const struct output *out = &m->outputs[i];
+		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0, unit_of(out));
+		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
+			name_kafka(m, out);
+	}
+	stats_publish(m->page);
+}
+
+/* Who feeds whom may be another from now on; the ledger of what was is closed by one number. */
+void world_mark_page(struct master *m, struct stats_page *page)
+{
+	uint64_t fed[STATS_OUTPUTS_MAX][3] = {{0}};
+	unsigned n_outputs = stats_page_used(page, STATS_OUTPUT);
+	for (unsigned i = 0; i < stats_page_used(page, STATS_INPUT); i++) {
+		stats_input(page, i)->feeds = 0;
+		stats_touch(page, STATS_INPUT, i);
+	}
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct stats_input *st = stats_input(page, m->inputs[i].index);
+		st->feeds = feeds_of(m, &m->inputs[i]);
+		stats_touch(page, STATS_INPUT, m->inputs[i].index);
+		for (unsigned o = 0; o < STATS_OUTPUTS_MAX; o++)
+			if (st->feeds >> o & 1) {
+				fed[o][0] += st->to_outputs_lines;
+				fed[o][1] += st->to_outputs_packets;
+				fed[o][2] += st->to_outputs_datagrams;
+				n_outputs = MAX(n_outputs, o + 1);
+			}
+	}
+	for (unsigned o = 0; o < n_outputs; o++) {
+		struct stats_output *st = stats_output(page, o);
+		const char *unit = stats_entry(m->stats, STATS_OUTPUT, o)->unit;
+		unsigned k = strcmp(unit, "lines") == 0 ? 0 : strcmp(unit, "packets") == 0 ? 1 : 2;
+		st->rebased_records = fed[o][k] - st->offered_records;
+		stats_touch(page, STATS_OUTPUT, o);
+	}
+	stats_publish(page);
+}
+
+/* -- outputs --------------------------------------------------------------------------------------------------------- */
+
+/* The same thing as before, with perhaps other options. */
+static const struct output *find_output(const struct master *m, const struct output *out)
+{
+	for (size_t i = 0; i < m->n_outputs; i++)
+		if (strcmp(m->outputs[i].cf->name, out->cf->name) == 0 && m->outputs[i].cf->type == out->cf->type &&
+		    strcmp(unit_of(&m->outputs[i]), unit_of(out)) == 0)
+			return &m->outputs[i];
+	return NULL;
+}
+
+static bool has_same_backends(const struct output *a, const struct output *b)
+{
+	bool same = a->n_backends == b->n_backends && a->cf->hash == b->cf->hash && a->cf->n_shards == b->cf->n_shards;
+	if (same && a->cf->n_shards)
+		same = memcmp(a->cf->shards, b->cf->shards, a->cf->n_shards * sizeof *a->cf->shards) == 0;
+	for (unsigned i = 0; same && i < a->n_backends; i++) {
+		const struct conf_backend *x = &a->cf->backends[i], *y = &b->cf->backends[i];
+		same = conf_backend_is_same(x, y) && x->weight <= y->weight && x->weight >= y->weight;
+	}
+	return same;
+}
+
+static bool is_kafka(const struct output *out)
+{
+	return out->cf->type == CONF_OUTPUT_TYPE_KAFKA;
+}
+
+static bool is_same_backend(const struct output *old, unsigned k, const struct output *out, unsigned i)
+{
+	if (k >= old->n_backends)
+		return false;
+	return is_kafka(out) ? strcmp(old->cf->topic, out->cf->topic) == 0
+			     : conf_backend_is_same(&old->cf->backends[k], &out->cf->backends[i]);
+}
+
+/* conf_align put what stays first, in its old order. */
+static int place_backends(struct master *m, struct output *out, const struct output *old, struct err *err)
+{
+	char name[300];
+	unsigned k = 0;
+	uint32_t *blocks = calloc(out->n_backends, sizeof *blocks);
+	if (!blocks)
+		return err_set(err, -ENOMEM, "No memory for %u backends.", out->n_backends);
+	out->blocks = blocks;
+	for (unsigned i = 0; i < out->n_backends; i++) {
+		while (old && k < old->n_backends && !is_same_backend(old, k, out, i))
+			k++;
+		if (old && k < old->n_backends) {
+			blocks[i] = old->blocks[k++];
+			continue;
+		}
+		int block = place(m, STATS_BACKEND, output_backend_name(out, i, name, sizeof name), out->index,
+				  output_backend_transport(out, i), err);
+		if (block < 0) {
+			out->n_backends = i;
+			return block;
+		}
+		blocks[i] = (uint32_t)block;
+	}
+	return 0;
+}
+
+static int make_output(struct master *m, const struct conf *cf, size_t i, struct output *out, struct err *err)
+{
+	int r = output_make(out, cf, i, err);
+	if (r != 0)
+		return r;
+	const struct output *old = find_output(m, out);
+	r = old ? (int)old->index : place(m, STATS_OUTPUT, out->cf->name, 0, unit_of(out), err);
+	if (r < 0)
+		return r;
+	out->index = (unsigned)r;
+	r = place_backends(m, out, old, err);
+	if (r != 0 || is_kafka(out))
+		return r; /* its files are read when they have been checked */
+	if (old && has_same_backends(old, out)) {
+		out->shared = old->shared;
+		out->shared_fd = old->shared_fd;
+		return 0;
+	}
+	return out->type->prepare(out, err);
+}
+
+int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+{
+	int r = 0;
+	w->cf = cf;
+	w->outputs = calloc(cf->n_outputs, sizeof *w->outputs);
+	if (!w->outputs)
+		return err_set(err, -ENOMEM, "No memory for %zu outputs.", cf->n_outputs);
+	for (; r == 0 && w->n_outputs < cf->n_outputs; w->n_outputs++)
+		r = make_output(m, cf, w->n_outputs, &w->outputs[w->n_outputs], err);
+	return r;
+}
+
+bool world_shares(const struct master *m, const struct output *out)
+{
+	for (size_t i = 0; i < m->n_outputs; i++)
+		if (m->outputs[i].shared && m->outputs[i].shared == out->shared)
+			return true;
+	return false;
+}
+
+int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err)
+{
+	int r = 0;
+	for (size_t i = 0; r == 0 && i < w->n_outputs; i++) {
+		struct output *out = &w->outputs[i];
+		const struct output *old = find_output(m, out);
+		if (is_kafka(out) && is_live && old)
+			out->shared = old->shared;
+		else if (is_kafka(out))
+			r = out->type->prepare(out, err);
+	}
+	return r;
+}
+
+/* -- inputs ---------------------------------------------------------------------------------------------------------- */
+
+static const struct input *find_input(const struct master *m, const struct conf_input *cf)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (strcmp(m->inputs[i].cf->name, cf->name) == 0 && m->inputs[i].cf->type == cf->type)
+			return &m->inputs[i];
+	return NULL;
+}
+
+static struct endpoint *find_endpoint(struct master *m, const struct input *in, const char *address)
+{
+	struct endpoint *ep = NULL;
+	for (size_t i = 0; !ep && i < m->n_inputs; i++)
+		ep = input_find_endpoint(&m->inputs[i], in, address);
+	return ep;
+}
+
+static int place_endpoint(struct master *m, const struct input *in, struct endpoint *ep, unsigned from, struct err *err)
+{
+	for (unsigned k = from; k < ep->n_fds; k++) {
+		char unit[16];
+		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
+		int block = place(m, STATS_ENDPOINT, ep->name, in->index, unit, err);
+		if (block < 0)
+			return block;
+		ep->blocks[k] = (uint32_t)block;
+		ep->n_blocks = k + 1;
+	}
+	return 0;
+}
+
+/* "In use" may mean by ourselves, under another spelling of the address. */
+static void explain(const struct master *m, const struct input *in, const char *address, struct err *err)
+{
+	const char *port = strrchr(address, ':');
+	for (size_t i = 0; port && i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
+			const char *ours = m->inputs[i].endpoints[k].name, *p = strrchr(ours, ':');
+			if (m->inputs[i].type == in->type && p && strcmp(p, port) == 0 && strcmp(ours, address) != 0)
+				err_set(err, -EADDRINUSE,
+					"inputs.%s.bind: %s cannot be bound while millrace itself listens on %s: take "
+					"that away first and reload twice, or restart.",
+					in->cf->name, address, ours);
+		}
+}
+
+static int make_input(struct master *m, const struct conf *cf, size_t i, struct world *w, struct err *err)
+{
+	struct input *in = &w->inputs[i];
+	const struct input *like = find_input(m, &cf->inputs[i]);
+	struct conf_list one;
+	int r = input_make(in, cf, i, w->n_slots, like, err);
+	w->n_inputs++;
+	if (r != 0)
+		return r;
+	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, in->type->name, err);
+	if (r < 0)
+		return r;
+	in->index = (unsigned)r;
+	const struct conf_list *addresses = input_addresses(in->cf, &one);
+	r = 0;
+	for (size_t k = 0; r == 0 && k < addresses->n; k++) {
+		struct endpoint *from = find_endpoint(m, in, addresses->items[k]);
+		r = input_add_endpoint(in, addresses->items[k], from, err);
+		if (r == -EADDRINUSE)
+			explain(m, in, addresses->items[k], err);
+		if (r == 0 && !from)
+			r = place_endpoint(m, in, &in->endpoints[k], 0, err);
+	}
+	return r;
+}
+
+/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's hand. */
+static void tell_what_is_wanted(struct world *w)
+{
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		for (size_t k = 0; k < in->cf->n_outputs; k++) {
+			const struct output *out = &w->outputs[in->cf->outputs[k]->index];
+			in->wants_lines |= out->wants == OUTPUT_WANTS_LINES;
+			in->wants_items |= out->wants == OUTPUT_WANTS_ITEMS;
+			in->wants_from |= out->wants_from;
+		}
+	}
+}
+
+/* Last, since sockets that join a group get datagrams at once. */
+static int adjust_endpoints(struct master *m, struct world *w, struct err *err)
+{
+	int r = 0;
+	for (size_t i = 0; i < w->n_inputs; i++)
+		for (unsigned k = 0; r == 0 && k < w->inputs[i].n_endpoints; k++) {
+			struct input *in = &w->inputs[i];
+			struct endpoint *ep = &in->endpoints[k];
+			unsigned had = ep->n_fds;
+			if (in->type->adjust && m->inputs)
+				r = in->type->adjust(in, ep, err);
+			if (r == 0 && ep->n_fds > had)
+				r = place_endpoint(m, in, ep, had, err);
+		}
+	return r;
+}
+
+int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+{
+	int r = 0;
+	w->inputs = calloc(cf->n_inputs, sizeof *w->inputs);
+	if (!w->inputs)
+		return err_set(err, -ENOMEM, "No memory for %zu inputs.", cf->n_inputs);
+	for (size_t i = 0; r == 0 && i < cf->n_inputs; i++)
+		r = make_input(m, cf, i, w, err);
+	if (r != 0)
+		return r;
+	tell_what_is_wanted(w);
+	return adjust_endpoints(m, w, err);
+}
+
+/* -- one world and the next ------------------------------------------------------------------------------------------ */
+
+static bool has_block(const struct output *out, uint32_t block)
+{
+	for (unsigned i = 0; out && i < out->n_backends; i++)
+		if (out->blocks[i] == block)
+			return true;
+	return false;
+}
+
+static const struct output *indexed_output(const struct output *outputs, size_t n, unsigned index)
+{
+	for (size_t i = 0; i < n; i++)
+		if (outputs[i].index == index)
+			return &outputs[i];
+	return NULL;
+}
+
+static bool has_input(const struct input *inputs, size_t n, unsigned index)
+{
+	for (size_t i = 0; i < n; i++)
+		if (inputs[i].index == index)
+			return true;
+	return false;
+}
+
+/* Backends of `out` that `next` has not. Both have what they share in the same order, so this is one walk. */
+static void retire_backends(struct master *m, const struct output *out, const struct output *next)
+{
+	unsigned k = 0;
+	for (unsigned i = 0; i < out->n_backends; i++) {
+		if (next && k < next->n_backends && next->blocks[k] == out->blocks[i])
+			k++;
+		else if (!next || !has_block(next, out->blocks[i]))
+			stats_retire(m->stats, STATS_BACKEND, out->blocks[i]);
+	}
+}
+
+/* Another thing of the same name is there now. */
+static void retire_renamed(struct master *m, enum stats_scope scope, unsigned index, bool is_taken)
+{
+	struct stats_entry e = *stats_entry(m->stats, scope, index);
+	char name[300];
+	snprintf(name, sizeof name, "%s (%s)", e.name, e.unit);
+	if (is_taken)
+		stats_name(m->stats, scope, index, name, e.parent, e.feeds, e.unit);
+	stats_retire(m->stats, scope, index);
+}
+
+static void retire_outputs(struct master *m, const struct output *outputs, size_t n, const struct output *next,
+			   size_t n_next)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct output *now = indexed_output(next, n_next, outputs[i].index);
+		bool is_taken = false;
+		for (size_t k = 0; k < n_next; k++)
+			is_taken |= strcmp(next[k].cf->name, outputs[i].cf->name) == 0;
+		if (!now)
+			retire_renamed(m, STATS_OUTPUT, outputs[i].index, is_taken);
+		if (!now && is_kafka(&outputs[i]))
+			stats_retire(m->stats, STATS_KAFKA, outputs[i].index);
+		retire_backends(m, &outputs[i], now);
+	}
+}
+
+/* Frees outputs but not what others still share. */
+static void free_outputs(struct output *outputs, size_t n, const struct output *others, size_t n_others)
+{
+	for (size_t i = 0; i < n; i++) {
+		for (size_t k = 0; k < n_others; k++)
+			if (others[k].shared && others[k].shared == outputs[i].shared) {
+				outputs[i].shared = NULL;
+				outputs[i].shared_fd = -1;
+			}
+		output_fini(&outputs[i]);
+	}
+	free(outputs);
+}
+
+/* An endpoint of a world that is not to be: bound for it, or taken from the one in effect. */
+static void give_back(struct master *m, struct input *in, struct endpoint *ep)
+{
+	struct endpoint *from = ep->moved_from;
+	for (unsigned b = from ? ep->had_fds : 0; b < ep->n_blocks; b++)
+		stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
+	ep->n_blocks = from ? MIN(ep->n_blocks, ep->had_fds) : 0;
+	if (!from) {
+		input_close_endpoint(in, ep);
+		return;
+	}
+	input_return_endpoint(ep);
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *old = &m->inputs[i];
+		if (from >= old->endpoints && from < old->endpoints + old->n_endpoints && old->type->adjust)
+			old->type->adjust(old, from, NULL);
+	}
+}
+
+void world_give_up(struct master *m, struct world *w)
+{
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			give_back(m, in, &in->endpoints[k]);
+		if (is_new && in->type)
+			stats_retire(m->stats, STATS_INPUT, in->index);
+		input_forget(in, !is_new);
+	}
+	free(w->inputs);
+	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
+	free_outputs(w->outputs, w->n_outputs, m->outputs, m->n_outputs);
+	*w = (struct world){0};
+}
+
+/* Workers of the old world are told which of their endpoints end with them. */
+static void announce(struct master *m, const struct input *in, uint64_t endpoint)
+{
+	struct link_message msg = {.type = LINK_END, .input = in->index, .value = endpoint};
+	for (unsigned i = 0; i < m->n_slots; i++)
+		post_send(&m->slots[i], &msg, sizeof msg, -1);
+}
+
+static void retire_inputs(struct master *m, struct input *inputs, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct input *in = &inputs[i];
+		bool stays = has_input(m->inputs, m->n_inputs, in->index), is_taken = false;
+		for (size_t k = 0; k < m->n_inputs; k++)
+			is_taken |= strcmp(m->inputs[k].cf->name, in->cf->name) == 0;
+		if (!stays) {
+			retire_renamed(m, STATS_INPUT, in->index, is_taken);
+			announce(m, in, LINK_WHOLE);
+		}
+		for (unsigned k = 0; k < in->n_endpoints; k++) {
+			struct endpoint *ep = &in->endpoints[k];
+			if (ep->is_moved)
+				continue;
+			announce(m, in, k);
+			if (in->type->retire)
+				in->type->retire(in, ep);
+			ep->is_retired = true;
+		}
+	}
+}
+
+static void enter_inputs(struct master *m, struct world *w, struct world *gone)
+{
+	if (!w->inputs) { /* only what is LIVE has changed */
+		for (size_t i = 0; i < m->n_inputs; i++) {
+			m->inputs[i].conf = w->cf;
+			m->inputs[i].cf = &w->cf->inputs[i];
+		}
+		return;
+	}
+	gone->inputs = m->inputs;
+	gone->n_inputs = m->n_inputs;
+	m->inputs = w->inputs;
+	m->n_inputs = w->n_inputs;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			m->inputs[i].endpoints[k].moved_from = NULL;
+	retire_inputs(m, gone->inputs, gone->n_inputs);
+}
+
+void world_enter(struct master *m, struct world *w, struct world *gone)
+{
+	struct output *old = m->outputs;
+	size_t n_old = m->n_outputs;
+	*gone = (struct world){.cf = m->cf};
+	m->outputs = w->outputs;
+	m->n_outputs = w->n_outputs;
+	enter_inputs(m, w, gone);
+	if (w->inputs)
+		m->marking++;
+	m->generation++;
+	m->cf = w->cf;
+	retire_outputs(m, old, n_old, m->outputs, m->n_outputs);
+	free_outputs(old, n_old, m->outputs, m->n_outputs);
+	world_name(m);
+	*w = (struct world){0};
+}
+
+void world_close(struct master *m, struct world *gone)
+{
+	for (size_t i = 0; i < gone->n_inputs; i++) {
+		struct input *in = &gone->inputs[i];
+		bool shares_hands = has_input(m->inputs, m->n_inputs, in->index);
+		for (unsigned k = 0; k < in->n_endpoints; k++) {
+			struct endpoint *ep = &in->endpoints[k];
+			if (ep->is_moved)
+				continue;
+			input_endpoint_drops(in, ep, m->page);
+			for (unsigned b = 0; b < ep->n_fds; b++)
+				stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
+			input_close_endpoint(in, ep);
+		}
+		input_forget(in, shares_hands);
+	}
+	stats_publish(m->page);
+	free(gone->inputs);
+	conf_free((struct conf *)(uintptr_t)gone->cf);
+	*gone = (struct world){0};
+}
+
+void world_close_slot(struct master *m, unsigned slot)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
+			struct endpoint *ep = &m->inputs[i].endpoints[k];
+			if (ep->n_fds != slot + 1 || slot == 0)
+				continue;
+			input_endpoint_drops(&m->inputs[i], ep, m->page);
+			if (!m->inputs[i].type->unbind)
+				close(ep->fds[slot]);
+			stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[slot]);
+			ep->n_fds = ep->n_blocks = slot;
+		}
+	stats_publish(m->page);
+	world_name(m); /* of two, "slot 0" may be left as "all slots" */
+}

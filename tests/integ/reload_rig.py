@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
+import json
+import re
+
+from conftest import wait_for
+
+
+class Config:
+    """The file of a running millrace, from a few values. Written by write(); reload() asks for it and reads the answer."""
+
+    def __init__(self, bench, backends, workers=2, output="", inputs=None, top=""):
+        self.bench, self.millrace = bench, None
+        self.backends, self.workers, self.output, self.top = list(backends), workers, output, top
+        self.inputs = inputs or {"udp": '{ type: udp, bind: "127.0.0.1:{port}", to: [out] }',
+                                 "tcp": '{ type: tcp, bind: "127.0.0.1:{port}", to: [out] }'}
+
+    def text(self):
+        backends = ", ".join(b if b.startswith("{") else f'"{b}"' for b in self.backends)
+        inputs = "\n".join(f"  {name}: {text}" for name, text in self.inputs.items())
+        return (f"workers: {self.workers}\ncontrol: {{control}}\n{self.top}\ninputs:\n{inputs}\n"
+                f"outputs: {{ out: {{ type: statsite, backends: [{backends}]{self.output} }} }}\n")
+
+    def start(self, **kw):
+        self.millrace = self.bench.millrace(conf=self.text(), **kw)
+        return self.millrace
+
+    def write(self, text=None):
+        text = text if text is not None else self.text()
+        file = self.bench.path / "millrace.yaml.new"  # as editors do: never half a file
+        file.write_text(text.replace("{port}", str(self.bench.port)).replace("{control}", str(self.bench.path / "control.sock")))
+        file.rename(self.bench.path / "millrace.yaml")
+
+    def reload(self, text=None, **changes):
+        """Changes attributes, writes the file, reloads it; (first line, [a line each])."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        self.write(text)
+        r = self.millrace.ctl("reload", check=False)
+        assert r.returncode == 0, r.stdout + r.stderr
+        first, *lines = r.stdout.splitlines()
+        return first, lines
+
+    def refuse(self, text=None):
+        """A file that is refused; the lines of the answer."""
+        self.write(text)
+        r = self.millrace.ctl("reload", check=False)
+        assert r.returncode == 1, r.stdout + r.stderr
+        self.millrace.expected_errors.append("reload: ")
+        return r.stderr.splitlines()
+
+
+def master_counters(millrace):
+    return {r["name"]: r["value"] for r in millrace.stats()["counters"] if r["scope"] == "master"}
+
+
+def backends(millrace):
+    """HOST:PORT → its row of status; of those in use."""
+    return {b["name"]: b for b in millrace.status()["backends"]}
+
+
+def worker_rows(millrace):
+    return {w["slot"]: w for w in millrace.status()["workers"]}
+
+
+def wait_counter(millrace, name, value):
+    wait_for(lambda: master_counters(millrace)[name] == value, f"{name} {value}")
+
+
+def reported(lines, pattern):
+    return [line for line in lines if re.search(pattern, line)]
+
+
+def as_json(text):
+    return json.loads(text)

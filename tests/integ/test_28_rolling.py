@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: MIT
+"""Reload, by rolling the workers and by new endpoints: each kind of change under load, on UDP and on open TCP connections;
+nothing is lost, no line is half."""
+import os
+import random
+import signal
+import socket
+import threading
+
+import pytest
+from conftest import free_port, wait_for
+from faults import Counters, Sender, numbered, udp_drops, wait_ready, wait_settled
+from peers import Collector, client, wait_read
+from reload_rig import Config, backends, master_counters, worker_rows
+
+pytestmark = pytest.mark.usefixtures("apart")
+
+
+class Load:
+    """UDP from 64 ports and TCP on 8 connections that stay open, both numbered, until stop()."""
+
+    def __init__(self, bench, sink, pps=2000):
+        self.bench, self.sink = bench, sink
+        common = ("--pps", pps, "--bytes", 300, "--time", "120s")
+        self.senders = [Sender(bench, "--sources", 64, *common),
+                        Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, *common)]
+        sink.wait_lines(1000)
+
+    def go_on(self, lines=1000):
+        """Until so many more lines have arrived."""
+        here = self.sink.report()["lines"]
+        self.sink.wait_lines(here + lines)
+
+    def ends_exactly(self, millrace, doubles=0):
+        sent = [s.stop() for s in self.senders]
+        lines = sum(s["lines"] for s in sent)
+        report = self.sink.wait_lines(lines, key="distinct")
+        counters = wait_settled(millrace)
+        assert (report["distinct"], report["malformed"]) == (lines, 0) and report["doubles"] <= doubles
+        assert counters.sum("input", "received_lines") == lines
+        assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops(), udp_drops(millrace.pid)) == (0, 0, 0, 0)
+        assert counters.sum("input", "dropped_stream_bytes") == counters.sum("input", "dropped_shutdown_lines") == 0
+        assert counters.unbalanced() == []
+        millrace.check()
+        return counters
+
+
+def begin(bench, ports=2, **kw):
+    sink = bench.sink("--number", "--keys", 10000, ports=ports)
+    config = Config(bench, sink.addresses, **kw)
+    millrace = config.start()
+    return sink, config, millrace
+
+
+def test_each_worker_is_rolled_and_connections_go_on(bench):
+    sink, config, millrace = begin(bench)
+    load = Load(bench, sink)
+    for limit in ("512MiB", "256MiB", "1GiB"):
+        pids = millrace.worker_pids()
+        first, lines = config.reload(output=f", memory_limit: {limit}")
+        assert first == "1 change, applied by rolling the workers", lines
+        now = millrace.worker_pids()
+        assert set(now) == set(pids) and not set(now.values()) & set(pids.values())
+        load.go_on()
+    counters = load.ends_exactly(millrace)
+    passed, taken = (counters.sum("input", f"{what}_connections") for what in ("passed", "taken"))
+    assert passed == taken > 0 and counters.sum("input", "accepted_connections") == 8
+    assert sum(w["deaths"] for w in worker_rows(millrace).values()) == 0
+
+
+@pytest.mark.parametrize("spread", ["flow", "packet", "shared"])
+def test_workers_from_2_to_4_to_1_to_3(bench, spread):
+    sink = bench.sink("--number", "--keys", 10000, ports=2)
+    config = Config(bench, sink.addresses)
+    config.inputs["udp"] = f'{{ type: udp, bind: "127.0.0.1:{{port}}", spread: {spread}, to: [out] }}'
+    millrace = config.start()
+    load = Load(bench, sink)
+    for n in (4, 1, 3, 2):
+        first, lines = config.reload(workers=n)
+        assert first == "1 change, applied by rolling the workers", lines
+        assert set(worker_rows(millrace)) == set(millrace.worker_pids()) == set(range(n))
+        assert master_counters(millrace)["workers"] == n
+        before = Counters(millrace)
+        load.go_on()
+        if spread != "shared":
+            wait_for(lambda: all(Counters(millrace).sum("input", "received_datagrams", worker=w) >
+                                 before.sum("input", "received_datagrams", worker=w) for w in range(n)),
+                     f"{n} workers to read")
+        millrace.check()
+    load.ends_exactly(millrace)
+
+
+def test_an_unfinished_line_moves_with_its_connection(bench):
+    """Half of a line before each roll, half behind it: it arrives whole, whoever reads the end."""
+    backend = Collector(bench)
+    config = Config(bench, backend.addresses)
+    millrace = config.start()
+    long = b"long." + b"x" * 60000
+    with client(bench, "tcp") as a, client(bench, "tcp") as b:
+        a.sendall(b"first:")
+        b.sendall(long)
+        for s in (a, b):
+            wait_read(s)
+        for i, n in enumerate((4, 1, 2)):
+            config.reload(workers=n)
+            a.sendall(f"{i}|c\nnext{i}:".encode())
+            b.sendall(b"y")
+            for s in (a, b):
+                wait_read(s)
+        a.sendall(b"9|c\n")
+        b.sendall(b":1|c\n")
+        want = {b"first:0|c", b"next0:1|c", b"next1:2|c", b"next2:9|c", long + b"yyy:1|c"}
+        assert set(backend.wait_lines(5)) == want
+    assert Counters(millrace).sum("input", "dropped_truncated_lines") == 0
+
+
+def test_what_waits_in_a_moved_connection_is_read(bench):
+    """The peer sends while nobody reads: the workers are stopped in the middle of the roll."""
+    sink, config, millrace = begin(bench, workers=2)
+    lines = [line.encode() for line in numbered(0, 5000)]
+    with client(bench, "tcp") as s:
+        s.sendall(lines[0])
+        wait_read(s)
+        pids = wait_ready(millrace)
+        for pid in pids.values():
+            os.kill(pid, signal.SIGSTOP)
+        s.sendall(b"".join(lines[1:]))
+        config.output = ", memory_limit: 128MiB"
+        config.write()
+        millrace.send_signal(signal.SIGHUP)
+        wait_for(lambda: master_counters(millrace)["reloading"] == 1, "the reload to begin")
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+        report = sink.wait_lines(5000)
+        assert (report["distinct"], report["doubles"]) == (5000, 0)
+
+
+def test_max_connections_and_held_batches(bench):
+    """A full output holds the inputs back when the worker is to go: it goes when that is over, and nothing is lost."""
+    sink = bench.sink("--number", "--keys", 10000, "--stall", "--rcvbuf", "8KiB")
+    config = Config(bench, sink.addresses, output=", queue_limit: 128KiB, overflow: block", top="drain_timeout: 20s")
+    millrace = config.start()
+    senders = [Sender(bench, "--sources", 8, "--pps", 1000, "--bytes", 300, "--lines", 30000),
+               Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, "--pps", 1000, "--bytes", 300, "--lines",
+                      30000)]
+    wait_for(lambda: Counters(millrace).sum("input", "held", input="tcp") > 0, "the input to be held")
+    config.output = ", queue_limit: 128KiB, overflow: block, memory_limit: 64MiB"
+    config.write()
+    millrace.send_signal(signal.SIGHUP)
+    wait_for(lambda: any(w["state"] == "draining" for w in worker_rows(millrace).values()), "a worker to leave")
+    sink.ask("stall off")
+    millrace.wait_line("reload: 1 change, applied by rolling", timeout=30)
+    lines = sum(s.finish()["lines"] for s in senders)
+    report = sink.wait_lines(lines)
+    assert (report["distinct"], report["doubles"]) == (lines, 0)
+
+
+def test_outputs_and_routes_change(bench):
+    """A second output comes, takes a copy, then the first goes: the ledger balances in each page all the time."""
+    one, two = bench.sink("--number", "--keys", 10000), bench.sink("--number", "--keys", 10000)
+    config = Config(bench, one.addresses)
+    millrace = config.start()
+    sender = Sender(bench, "--sources", 64, "--pps", 3000, "--bytes", 300, "--time", "60s")
+    one.wait_lines(1000)
+    is_done = threading.Event()
+    faults = []
+
+    def check():
+        while not is_done.is_set():
+            r = millrace.ctl("check", check=False)
+            if r.returncode != 0:
+                faults.append(r.stdout + r.stderr)
+    checker = threading.Thread(target=check)
+    checker.start()
+    both = config.text().replace("to: [out]", "to: [out, copy]").replace(
+        "outputs: {", f'outputs: {{ copy: {{ type: statsite, backends: ["{two.addresses[0]}"] }},')
+    first, lines = config.reload(both)
+    assert "outputs.copy: added" in lines and first.endswith("rolling the workers")
+    here = two.report()["lines"]
+    two.wait_lines(here + 1000)
+    only = both.replace("to: [out, copy]", "to: [copy]").split("out: {")[0].rstrip(", ") + "}\n"
+    first, lines = config.reload(only)
+    assert "outputs.out: removed" in lines
+    here = two.report()["lines"]
+    two.wait_lines(here + 1000)
+    config.reload()
+    one.wait_lines(one.report()["lines"] + 1000)
+    is_done.set()
+    checker.join()
+    sent = sender.stop()
+    counters = wait_settled(millrace, sent["datagrams"])
+    assert faults == [] and counters.unbalanced() == [] and counters.dropped() == 0
+    assert counters.sum("input", "received_lines") == sent["lines"]
+    delivered = {o: counters.sum("backend", "delivered_records", output=o) for o in ("out", "copy")}
+    assert one.report()["distinct"] == delivered["out"] and two.report()["distinct"] == delivered["copy"]
+
+
+def test_endpoints_come_and_go_and_what_they_hold_is_read(bench):
+    """A second address joins an input, moves to another one, and goes: of each sender a prefix arrives, without a hole."""
+    sink, config, millrace = begin(bench)
+    load = Load(bench, sink)
+    other = free_port()
+    udp = '{ type: udp, bind: ["127.0.0.1:{port}", "127.0.0.1:%d"], to: [out] }' % other
+    first, lines = config.reload(inputs={**config.inputs, "udp": udp})
+    assert first == "1 change, applied by new endpoints and rolling the workers", lines
+    bench.replay("--number", "--number-from", 20_000_000, "--lines", 5000, "--sources", 16, target=f"127.0.0.1:{other}")
+    load.go_on()
+    moved = {"udp": config.inputs["udp"].replace(f', "127.0.0.1:{other}"', ""),
+             "tcp": config.inputs["tcp"], "more": '{ type: udp, bind: "127.0.0.1:%d", to: [out] }' % other}
+    first, lines = config.reload(inputs=moved)
+    assert "inputs.more: added" in lines
+    bench.replay("--number", "--number-from", 30_000_000, "--lines", 5000, "--sources", 16, target=f"127.0.0.1:{other}")
+    load.go_on()
+    first, lines = config.reload(inputs={k: v for k, v in moved.items() if k != "more"})
+    assert "inputs.more: removed" in lines
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", other))  # it is free
+    sent = sum(s.stop()["lines"] for s in load.senders) + 10000
+    report = sink.wait_lines(sent, key="distinct")
+    counters = wait_settled(millrace)
+    assert (report["distinct"], report["doubles"]) == (sent, 0)
+    assert (counters.dropped(), counters.kernel_drops(), counters.unbalanced()) == (0, 0, [])
+
+
+def test_a_removed_input_has_no_hole(bench):
+    """Datagrams keep coming while their address goes: those that arrived are the first ones of each sender."""
+    sink = bench.sink("--number", "--out", "lines.txt")
+    config = Config(bench, sink.addresses, workers=4)
+    other = free_port()
+    config.inputs["more"] = '{ type: udp, bind: "127.0.0.1:%d", to: [out] }' % other
+    millrace = config.start()
+    senders = [Sender(bench, "--sources", 1, "--number-from", i * 10_000_000, "--pps", 4000, "--bytes", 200, "--time", "60s",
+                      target=f"127.0.0.1:{other}") for i in range(4)]
+    sink.wait_lines(10000)
+    del config.inputs["more"]
+    config.reload()
+    for s in senders:
+        s.stop()
+    received = wait_settled(millrace).sum("input", "received_lines")
+    assert sink.wait_lines(received)["doubles"] == 0
+    counts, highest = [0] * 4, [0] * 4
+    sink.finish()
+    for line in (bench.path / "lines.txt").read_text().splitlines():
+        sender, number = divmod(int(line.split(":")[1].split("|")[0]), 10_000_000)
+        counts[sender] += 1
+        highest[sender] = max(highest[sender], number + 1)
+    assert counts == highest and sum(counts) == received
+
+
+def test_an_address_in_use_changes_nothing(bench):
+    sink, config, millrace = begin(bench)
+    pids = millrace.worker_pids()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("127.0.0.1", 0))
+        config.inputs["more"] = '{ type: udp, bind: "127.0.0.1:%d", to: [out] }' % s.getsockname()[1]
+        config.workers = 3
+        first, *_ = config.refuse()
+        assert "in use" in first
+    assert millrace.worker_pids() == pids and len(worker_rows(millrace)) == 2
+    lines = bench.replay("--number", "--lines", 2000, "--sources", 64)["lines"]
+    assert sink.wait_lines(lines)["distinct"] == lines
+    config.reload()
+    assert len(worker_rows(millrace)) == 3
+
+
+def test_unix_sockets_come_move_and_go(bench):
+    sink, config, millrace = begin(bench)
+    path, gram = bench.path / "in.sock", bench.path / "gram.sock"
+    config.reload(inputs={**config.inputs, "u": f'{{ type: unix, bind: "{path}", mode: "0600", to: [out] }}',
+                          "g": f'{{ type: unixgram, bind: "{gram}", to: [out] }}'})
+    assert path.stat().st_mode & 0o777 == 0o600
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(str(path))
+    lines = [line.encode() for line in numbered(0, 3)]
+    stream.sendall(lines[0] + lines[1][:7])
+    wait_read(stream)
+    config.reload(inputs={**config.inputs, "u": f'{{ type: unix, bind: "{path}", mode: "0640", to: [out] }}'}, workers=3)
+    assert path.stat().st_mode & 0o777 == 0o640
+    stream.sendall(lines[1][7:])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        s.connect(str(gram))
+        s.send(lines[2])
+    assert sink.wait_lines(3)["distinct"] == 3
+    stream.close()
+    config.reload(inputs={k: v for k, v in config.inputs.items() if k in ("udp", "tcp")})
+    assert not path.exists() and not gram.exists()
+
+
+def test_receive_buffer_and_control_socket(bench):
+    sink, config, millrace = begin(bench)
+    load = Load(bench, sink)
+    config.inputs["udp"] = '{ type: udp, bind: "127.0.0.1:{port}", receive_buffer: 1MiB, to: [out] }'
+    first, lines = config.reload()
+    assert lines == ["inputs.udp.receive_buffer: 32MiB -> 1MiB"]
+    rows = [e for e in millrace.status()["endpoints"] if e["asked_buffer_bytes"] == 1 << 20]
+    assert len(rows) == 2 and all(r["receive_buffer_bytes"] <= 1 << 20 for r in rows)
+    millrace.control = bench.path / "other.sock"
+    config.write(config.text().replace("{control}", str(millrace.control)))
+    millrace.send_signal(signal.SIGHUP)
+    wait_for(millrace.control.exists, "the new control socket")
+    millrace.wait_line("reload: control: ")
+    assert not (bench.path / "control.sock").exists()
+    load.ends_exactly(millrace)
+
+
+def test_a_worker_that_is_killed_in_the_middle(bench):
+    """Each time another one; the reload ends all the same, with all workers on the new configuration."""
+    sink, config, millrace = begin(bench, workers=3)
+    for i, kill in enumerate((0, 2)):
+        pids = wait_ready(millrace)
+        os.kill(pids[1], signal.SIGSTOP)
+        config.output = f", memory_limit: {64 + i}MiB"
+        config.write()
+        millrace.send_signal(signal.SIGHUP)
+        wait_for(lambda: worker_rows(millrace)[1]["state"] == "draining", "worker 1 to be asked to leave")
+        os.kill(wait_ready(millrace, slots=[kill])[kill], signal.SIGKILL)
+        os.kill(pids[1], signal.SIGCONT)
+        wait_for(lambda: master_counters(millrace)["reloads"] == i + 1, "the reload to end")
+        assert not set(wait_ready(millrace).values()) & set(pids.values())
+    lines = bench.replay("--number", "--lines", 2000, "--sources", 64)["lines"]
+    assert sink.wait_lines(lines)["distinct"] == lines
+
+
+def test_term_to_one_worker_hands_its_connections_on(bench):
+    sink, config, millrace = begin(bench)
+    load = Load(bench, sink)
+    for slot in (0, 1):
+        old = wait_ready(millrace)
+        os.kill(old[slot], signal.SIGTERM)
+        millrace.wait_line(rf"worker {slot} \(pid {old[slot]}\) left with exit code 0")
+        wait_ready(millrace)
+        load.go_on()
+    load.ends_exactly(millrace)
+
+
+def test_term_to_the_program_while_workers_roll(bench):
+    sink = bench.sink("--number", "--keys", 10000)
+    config = Config(bench, sink.addresses, workers=4)
+    millrace = config.start()
+    lines = bench.replay("--number", "--lines", 5000, "--sources", 64)["lines"]
+    config.workers = 2
+    config.write()
+    millrace.expected_errors.append("reload: ")
+    millrace.send_signal(signal.SIGHUP)
+    assert millrace.terminate() == 0
+    assert sink.wait_lines(lines)["distinct"] == lines
+
+
+def test_what_cannot_be_reloaded_is_refused_in_a_sentence(bench):
+    sink, config, millrace = begin(bench)
+    config.inputs["udp"] = '{ type: udp, bind: "127.0.0.1:{port}", spread: shared, to: [out] }'
+    first, *lines = config.refuse()
+    assert any("spread" in line and "restart" in line for line in lines)
+    config.inputs["udp"] = '{ type: udp, bind: "127.0.0.1:{port}", to: [out] }'
+    config.workers = 200
+    first, *lines = config.refuse()
+    assert any("workers" in line and "restart" in line for line in lines)
+    config.workers = 2
+    assert config.reload() == ("nothing has changed", [])
+
+
+BROKEN = ["workers: x\n", "a: b\n", "", "inputs: [", None]
+
+
+def run_reloads(bench, n, pps):
+    sink = bench.sink("--number", "--keys", 10000, ports=4)
+    config = Config(bench, sink.addresses[:2])
+    millrace = config.start()
+    chance = random.Random(n)
+    load = Load(bench, sink, pps)
+    applied = refused = 0
+    for i in range(n):
+        if i % 2:
+            text = chance.choice(BROKEN)
+            config.refuse(text if text is not None else config.text().replace("type: statsite", "type: nowhere"))
+            refused += 1
+            continue
+        change = chance.choice(["backends", "weights", "workers", "buffers"])
+        if change == "backends":
+            config.backends = chance.sample(sink.addresses, chance.randint(1, 4))
+        elif change == "weights":
+            config.backends = [f'{{ address: "{a}", weight: {chance.randint(1, 5)} }}' for a in sink.addresses]
+        elif change == "workers":
+            config.workers = chance.randint(1, 4)
+        else:
+            config.inputs["udp"] = ('{ type: udp, bind: "127.0.0.1:{port}", receive_buffer: %dMiB, to: [out] }' %
+                                    chance.randint(8, 32))
+        config.reload()
+        applied += 1
+        millrace.check()
+        load.go_on(100)
+    counters = load.ends_exactly(millrace)
+    assert counters.sum("backend", "resent_records") == 0
+    master = master_counters(millrace)
+    assert (master["reloads"], master["reload_failures"]) == (applied, refused)
+    assert set(worker_rows(millrace)) == set(range(config.workers))
+    assert set(backends(millrace)) == {a.split('"')[1] if a.startswith("{") else a for a in config.backends}
+
+
+@pytest.mark.parametrize("n, pps", [
+    pytest.param(20, 1000, id="some"),
+    pytest.param(100, 3000, id="hundred", marks=pytest.mark.soak),
+])
+def test_reloads_under_load_half_of_them_broken(bench, n, pps):
+    run_reloads(bench, n, pps)
