@@ -256,8 +256,7 @@ def test_check_script_without_millrace(bench, tmp_path):
     assert code == 3 and text.startswith("MILLRACE DROPS UNKNOWN - millracectl: No millrace answers at"), text
     r = subprocess.run([CHECK, "-m", "/nonexistent/millracectl"], capture_output=True, text=True, timeout=30)
     assert r.returncode == 3 and r.stdout.startswith("MILLRACE DROPS UNKNOWN")
-    sink = bench.sink()
-    millrace = bench.millrace(backends=sink.addresses, listen=("udp",))
+    sink, millrace, http = start(bench)
     millrace.send_signal(signal.SIGSTOP)  # accepts for the kernel, and never answers
     wait_stopped([millrace.pid])
     code, text = check(millrace)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, free_port, wait_for
 from faults import is_monitor
-from peers import let_pass
+from peers import NOBODY, let_pass, needs_root
 
 HTTP = ("--http", "127.0.0.1:0")
 
@@ -150,7 +150,7 @@ def test_lives_and_dies(bench):
     wait_for(lambda: metric(where, "millrace_monitor_samples_total") >= 1, "a sample")
     held = [os.readlink(f"/proc/{first}/fd/{fd}") for fd in os.listdir(f"/proc/{first}/fd")]
     sockets = [h for h in held if h.startswith("socket:")]
-    assert len(sockets) <= 3, f"more than its link, its HTTP socket and one client: {held}"
+    assert len(sockets) <= 4, f"more than its link, rtnetlink, its HTTP socket and one client: {held}"
     bench.replay("--lines", 1000)
     os.kill(first, signal.SIGKILL)
     millrace.wait_line(rf"monitor \(pid {first}\) killed by signal 9")
@@ -171,6 +171,19 @@ def test_lives_and_dies(bench):
     assert not Path(f"/proc/{second}").exists()
 
 
+@needs_root
+def test_is_unprivileged(bench):
+    """It answers strangers, so it is nobody, without capabilities, and the kernel refuses what it does not need."""
+    sink = bench.sink()
+    millrace = bench.millrace(*HTTP, backends=sink.addresses)
+    where, pid = address(millrace), monitor_pid(millrace)
+    assert ask(where, "/metrics")[0] == 200
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    assert status["Uid"].split() == [str(NOBODY)] * 4
+    assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
+
+
 def test_ends_with_the_master(bench):
     sink = bench.sink()
     millrace = bench.millrace(*HTTP, backends=sink.addresses)
@@ -186,7 +199,7 @@ def test_off(bench):
     millrace = bench.millrace("--http", "off", backends=sink.addresses)
     pid = monitor_pid(millrace)
     sockets = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    assert sum(s.startswith("socket:") for s in sockets) == 1
+    assert sum(s.startswith("socket:") for s in sockets) == 2  # its link, and rtnetlink for the interfaces
     assert not any("http://" in line for line in millrace.err)
 
     def samples():
