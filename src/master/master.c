@@ -298,14 +298,15 @@ static int start(struct master *m, struct err *err)
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
-		r = keeper_open(m, err);
-	if (r == 0)
 		r = slots_init(m, err);
 	if (r == 0)
 		r = signals_init(m, err);
+	if (r == 0)
+		account_start(m);
+	if (r == 0)
+		r = keeper_open(m, err);
 	if (r != 0)
 		return r;
-	account_start(m);
 	notify_init(m);
 	ev_timer_start(m->loop, &m->second);
 	set_deadline(m, (double)m->cf->start_timeout / 1e6);
