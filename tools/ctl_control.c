@@ -31,7 +31,9 @@ static int control_connect(const char *path, struct err *err)
 	int e = errno;
 	close(fd);
 	if (e == EACCES)
-		return err_set(err, -e, "You may not use %s: run millracectl as root or as the user of millrace.",
+		return err_set(err, -e,
+			       "You may not use %s: run millracectl as root, or let the option control_group name a "
+			       "group that you are in.",
 			       path);
 	return err_set(err, -e,
 		       "No millrace answers at %s (%s): start one with --control %s, or say with -s where its control "

@@ -212,7 +212,8 @@ static bool put(enum log_target target, enum log_level level, const char *text)
 {
 	char line[TEXT_BYTES + 256];
 	int head = format_head(line, sizeof(line), target, level);
-	size_t len = (size_t)head + copy_without_controls(line + head, sizeof(line) - (size_t)head - 1, text);
+	size_t room = MIN(sizeof(line) - (size_t)head - 1, (size_t)TEXT_BYTES + 64);
+	size_t len = (size_t)head + copy_without_controls(line + head, room, text);
 	if (target == LOG_TARGET_SYSLOG)
 		return log_syslog_put(line, len); /* it does not want a newline */
 	line[len++] = '\n';

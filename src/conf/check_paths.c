@@ -12,10 +12,10 @@ static bool is_word(const char *s)
 	return strcmp(s, "stderr") == 0 || strcmp(s, "syslog") == 0 || strcmp(s, "journal") == 0;
 }
 
-static void check_one(struct conf_load *ld, enum conf_row_index row, const char *path, const char *allowed)
+static void check_one(struct conf_load *ld, enum conf_row_index row, const char *path, bool is_path,
+		      const char *allowed)
 {
 	char shown[120];
-	bool is_path = strchr(path, '/') != NULL;
 	for (const char *p = path; *p; p++)
 		is_path &= (unsigned char)*p >= 0x20 && *p != 0x7f;
 	if (path[0] && !is_path)
@@ -41,8 +41,6 @@ static void check_daemon(struct conf_load *ld)
 	if (strcmp(cf->log, "stderr") == 0)
 		conf_load_error(ld, top->rows[ROW_TOP_log].line, "log",
 				"a daemon has no stderr; name a file, syslog or journal");
-	if (cf->path)
-		check_absolute(ld, 0, "daemon", cf->path);
 	check_absolute(ld, top->rows[ROW_TOP_control].line, "control", cf->control);
 	check_absolute(ld, top->rows[ROW_TOP_pid_file].line, "pid_file", cf->pid_file);
 	if (!is_word(cf->log))
@@ -65,9 +63,10 @@ static void check_daemon(struct conf_load *ld)
 void conf_check_paths(struct conf_load *ld)
 {
 	const struct conf *cf = ld->cf;
-	check_one(ld, ROW_TOP_pid_file, cf->pid_file, "a path with a / in it");
+	check_one(ld, ROW_TOP_pid_file, cf->pid_file, true, "a path");
 	if (!is_word(cf->log))
-		check_one(ld, ROW_TOP_log, cf->log, "stderr, syslog, journal, or a path with a / in it");
+		check_one(ld, ROW_TOP_log, cf->log, strchr(cf->log, '/') != NULL,
+			  "stderr, syslog, journal, or a path with a / in it");
 	if (cf->syslog && cf->log[0] && strcmp(cf->log, "syslog") != 0)
 		conf_load_error(ld, ld->top->rows[ROW_TOP_syslog].line, "syslog",
 				"contradicts log; leave one of them out");

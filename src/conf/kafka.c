@@ -7,6 +7,7 @@
 #include "load.h"
 
 #include <string.h>
+#include <strings.h>
 
 void conf_load_kafka(struct conf_load *ld, const struct conf_args *args)
 {
@@ -73,6 +74,28 @@ static void check_packets(struct conf_load *ld, const struct conf_output *out, c
 				"key is for lines and datagram; allowed here is one of auto, flow, worker, random");
 }
 
+static const char *value_of(const struct conf_map *map, const char *key)
+{
+	for (size_t i = 0; i < map->n; i++)
+		if (strcmp(map->keys[i], key) == 0)
+			return map->values[i];
+	return NULL;
+}
+
+/* librdkafka starts a program for each ticket of Kerberos, and that is what the filter is there to prevent. */
+static void check_kerberos(struct conf_load *ld, const struct conf_output *out, const char *object)
+{
+	char key[CONF_KEY_SIZE];
+	const char *protocol = value_of(&out->properties, "security.protocol");
+	const char *mechanism = value_of(&out->properties, "sasl.mechanisms");
+	if (!mechanism)
+		mechanism = value_of(&out->properties, "sasl.mechanism");
+	bool is_sasl = protocol && strncasecmp(protocol, "sasl", 4) == 0;
+	if (ld->cf->seccomp && is_sasl && (!mechanism || strcasecmp(mechanism, "GSSAPI") == 0))
+		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_properties), conf_key(key, object, "properties"),
+				"sasl.mechanisms: GSSAPI runs kinit, which workers may not; set seccomp: false");
+}
+
 void conf_check_kafka(struct conf_load *ld, const struct conf_output *out)
 {
 	char key[CONF_KEY_SIZE], object[CONF_KEY_SIZE];
@@ -85,6 +108,7 @@ void conf_check_kafka(struct conf_load *ld, const struct conf_output *out)
 		conf_load_error(ld, line_of(ld, out, ROW_OUTPUT_topic), conf_key(key, object, "topic"),
 				"is empty; allowed is the name of a topic");
 	check_packets(ld, out, object);
+	check_kerberos(ld, out, object);
 	conf_key(key, object, "format");
 	for (size_t i = 0; i < ld->cf->n_inputs && !ld->no_memory; i++)
 		for (size_t j = 0; j < ld->cf->inputs[i].n_outputs; j++)

@@ -54,6 +54,12 @@ int daemon_begin(struct master *m, bool *is_parent, struct err *err)
 	*is_parent = false;
 	if (!m->cf->daemon)
 		return 0;
+	if (m->cf->path && m->cf->path[0] != '/')
+		return err_set(
+		    err, -EINVAL,
+		    "Cannot become a daemon: the configuration's path \"%s\" is not absolute, and a daemon's folder is "
+		    "/, from where it must find it again; begin it with /.",
+		    m->cf->path);
 	if (pipe2(ends, O_CLOEXEC) == -1)
 		return err_set(err, -errno, "Cannot become a daemon: pipe: %s.", strerror(errno));
 	fflush(NULL);

@@ -377,6 +377,7 @@ static void stop(struct master *m)
 		input_fini(&m->inputs[i]);
 	free(m->inputs);
 	free(m->outputs);
+	free(m->left_before);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
 	if (m->loop)

@@ -138,7 +138,7 @@ class Wrapped(Millrace):
         file = bench.path / "millrace.yaml"
         file.write_text(conf.replace("{port}", str(bench.port)))
         words = ["unshare", *namespaces, "sh", "-c", prepare + ' && exec "$@"', "sh", BUILD / "millrace", "-c", file,
-                 "--control", self.control, *flags]
+                 "--control", self.control, "--http", "off", *flags]
         Process.__init__(self, words, bench.path)
         bench.started.append(self)
 

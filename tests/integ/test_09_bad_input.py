@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import BUILD, free_port
+from conftest import BUILD, ROOT, free_port
 from peers import DATA, NOBODY, Collector, config, needs_root, statsite
 from test_08_flags import run
 
@@ -18,9 +18,12 @@ FILES = [p for p in sorted((DATA / "conf" / "errors").glob("*.yaml")) if p.stem 
 GOOD = sorted((DATA / "conf" / "good").glob("*.yaml"))
 
 
+TOP_KEYS = ", ".join(re.findall(r"^(?:OPTION\(TOP, \w+|PART\(TOP), (\w+),", (ROOT / "include" / "tbl" / "option.def").read_text(), re.M))
+
+
 def wanted(path):
-    """The lines behind "#=" with the file's name before them."""
-    text = path.read_text(errors="surrogateescape")
+    """The lines behind "#=" with the file's name before them; @TOP stands for the keys of the top level."""
+    text = path.read_text(errors="surrogateescape").replace("@TOP", TOP_KEYS)
     return [f"{path}:{m}" for m in re.findall(r"^#=(.*)$", text, re.M)]
 
 

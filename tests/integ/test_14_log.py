@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import tempfile
 
 import pytest
 
@@ -92,16 +93,20 @@ def test_the_control_socket(bench, ask):
 
 
 def test_clients_of_the_control_socket_that_hang(bench):
-    """More than it serves at once say nothing; those behind them are answered when their time is over."""
+    """Who comes while all places are taken by clients that say nothing takes the place of the oldest, at once."""
     backend = Collector(bench)
     millrace = bench.millrace(backends=backend.addresses, workers=1)
     clients = []
     for _ in range(20):
         s = socket.socket(socket.AF_UNIX)
         s.connect(str(millrace.control))
+        s.settimeout(10)
         clients.append(s)
-    clients[3].sendall(b"pag")
-    millrace.check()
+    clients[18].sendall(b"pag")
+    millrace.check()  # the 21st
+    assert all(s.recv(1) == b"" for s in clients[:5])
+    clients[18].sendall(b"es\n")
+    assert clients[18].recv(4096).startswith(b"ok ")
     for s in clients:
         s.close()
     millrace.check()
@@ -171,15 +176,24 @@ def test_closed_standard_descriptors(bench, close):
     relays_and_ends(bench, millrace, backend)
 
 
+@contextlib.contextmanager
+def dev_log():
+    """A datagram socket that everybody may write to, as /dev/log is: workers are nobody. (socket, path)"""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        os.chmod(folder, 0o755)
+        log.bind(f"{folder}/log")
+        os.chmod(f"{folder}/log", 0o666)
+        log.settimeout(10)
+        yield log, f"{folder}/log"
+
+
 @needs_root
 def test_syslog(bench):
     """--syslog: facility daemon, of the master and of the workers, nothing on stderr; /dev/log is one of the test's."""
     backend = Collector(bench)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
-        log.bind(str(bench.path / "log"))
-        log.settimeout(10)
+    with dev_log() as (log, path):
         conf = one_input(bench, "tcp", [*backend.addresses, "127.0.0.1:1"], workers=2)
-        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {bench.path}/log /dev/log", conf, "--syslog")
+        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {path} /dev/log", conf, "--syslog")
         lines = []
         while not any(b"millrace is serving with 2 workers" in x for x in lines) or \
                 sum(b"127.0.0.1:1 down" in x for x in lines) < 2:
@@ -197,15 +211,13 @@ def test_syslog(bench):
 def test_a_syslogd_that_hangs(bench):
     """Its queue is full from the start: nothing waits for it, and once it reads again it hears how many lines were lost."""
     backend = Collector(bench)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
-        log.bind(str(bench.path / "log"))
-        log.settimeout(10)
+    with dev_log() as (log, path), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
         filler.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             while True:
-                filler.sendto(b"x", str(bench.path / "log"))
+                filler.sendto(b"x", path)
         conf = one_input(bench, "tcp", backend.addresses, workers=2)
-        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {bench.path}/log /dev/log", conf, "--syslog")
+        millrace = Wrapped(bench, ["-m"], f"mount -t tmpfs none /dev && ln -s {path} /dev/log", conf, "--syslog")
         wait_for(lambda: all_ready(millrace), "the workers")
         log.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -217,5 +229,5 @@ def test_a_syslogd_that_hangs(bench):
         assert b"SIGHUP" in log.recv(4096)
         with contextlib.suppress(BlockingIOError):
             while True:
-                filler.sendto(b"x", str(bench.path / "log"))
+                filler.sendto(b"x", path)
         relays_and_ends(bench, millrace, backend)

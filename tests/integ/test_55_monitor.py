@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, free_port, wait_for
 from faults import is_monitor
-from peers import let_pass
+from peers import NOBODY, let_pass, needs_root
 
 HTTP = ("--http", "127.0.0.1:0")
 
@@ -169,6 +169,19 @@ def test_lives_and_dies(bench):
     os.kill(second, signal.SIGCONT)
     assert millrace.terminate() == 0
     assert not Path(f"/proc/{second}").exists()
+
+
+@needs_root
+def test_is_unprivileged(bench):
+    """It answers strangers, so it is nobody, without capabilities, and the kernel refuses what it does not need."""
+    sink = bench.sink()
+    millrace = bench.millrace(*HTTP, backends=sink.addresses)
+    where, pid = address(millrace), monitor_pid(millrace)
+    assert ask(where, "/metrics")[0] == 200
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    assert status["Uid"].split() == [str(NOBODY)] * 4
+    assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
 
 
 def test_ends_with_the_master(bench):

@@ -226,6 +226,36 @@ START_TEST(bad_values_beside_a_file)
 }
 END_TEST
 
+/* Where the monitor listens; port 0 is allowed here only. */
+START_TEST(http_addresses)
+{
+	static const struct {
+		const char *http, *host;
+		int code;
+		uint16_t port;
+		bool may_lack;
+	} rows[] = {
+		{"auto", "127.0.0.1", 0, 8126, true},
+		{"127.0.0.1:8126", "127.0.0.1", 0, 8126, false},
+		{"[::1]:0", "::1", 0, 0, false},
+		{":80", "", 0, 80, false},
+		{"off", NULL, -ENOENT, 0, false},
+		{"on", NULL, -EINVAL, 0, false},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		char *host = NULL;
+		uint16_t port = 0;
+		bool may_lack = false;
+		const struct conf cf = {.http = (char *)(uintptr_t)rows[i].http};
+		ck_assert_int_eq(conf_http_address(&cf, &host, &port, &may_lack), rows[i].code);
+		ck_assert_int_eq(port, rows[i].port);
+		ck_assert_int_eq(may_lack, rows[i].may_lack);
+		ck_assert(rows[i].host ? host && strcmp(host, rows[i].host) == 0 : !host);
+		free(host);
+	}
+}
+END_TEST
+
 START_TEST(addresses)
 {
 	static const struct {
@@ -330,6 +360,7 @@ int main(void)
 	tcase_add_test(tc, flags_override_the_file);
 	tcase_add_test(tc, bad_values_beside_a_file);
 	tcase_add_test(tc, addresses);
+	tcase_add_test(tc, http_addresses);
 	tcase_add_test(tc, help);
 	tcase_add_test(tc, sample);
 	tcase_add_test(tc, man_page);

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -121,7 +122,8 @@ START_TEST(nobody_reads)
 }
 END_TEST
 
-/* A full pipe whose flags are the parent's: the lines are lost, counted and told; the pipe stays as the parent has it. */
+/* A full pipe whose flags are the parent's: the lines are lost, counted and told; the pipe stays as the parent has it.
+ */
 START_TEST(nobody_empties)
 {
 	ck_assert_int_eq(pipe(pipe_fds), 0);
@@ -131,8 +133,8 @@ START_TEST(nobody_empties)
 	ck_assert_int_eq(fcntl(pipe_fds[1], F_GETFL) & O_NONBLOCK, 0);
 	log_open("m", false, LOG_LEVEL_INFO);
 	alarm(5); /* it would wait for ever */
-	int lost = 1000;
-	for (int i = 0; i < 1000; i++)
+	int lost = 400;
+	for (int i = 0; i < 400; i++)
 		log_info("%d", i);
 	captured();
 	for (char *p = got; (p = strstr(p, "INFO")); p++)
@@ -149,10 +151,82 @@ START_TEST(nobody_empties)
 	int pair[2];
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
 	ck_assert_int_eq(dup2(pair[0], STDERR_FILENO), STDERR_FILENO);
+	while (send(pair[0], pattern, sizeof(pattern), MSG_DONTWAIT) > 0)
+		;
 	log_never_wait();
-	for (int i = 0; i < 10000; i++)
+	for (int i = 0; i < 50; i++)
 		log_info("%d", i);
 	alarm(0);
+}
+END_TEST
+
+/* More than a log may have in a second: the rest is counted, and told in the next one. */
+START_TEST(too_many)
+{
+	capture();
+	ck_assert_int_gt(fcntl(pipe_fds[1], F_SETPIPE_SZ, 1 << 20), 0);
+	log_open("m", LOG_TARGET_STDERR, LOG_LEVEL_INFO);
+	int lines = 0;
+	for (int i = 0; i < 3 * LOG_LINES_PER_SECOND; i++)
+		log_info("x");
+	for (size_t n; (n = strlen(captured())) > 0;)
+		for (size_t i = 0; i < n; i++)
+			lines += got[i] == '\n';
+	ck_assert_int_ge(lines, LOG_LINES_PER_SECOND);
+	ck_assert_int_le(lines, 2 * LOG_LINES_PER_SECOND + 1); /* the second may have changed meanwhile */
+	uint64_t until_us = clock_us() + 10000000;
+	do
+		log_info("y");
+	while (strlen(captured()) == 0 && clock_us() < until_us);
+	check_matches(got,
+		      STAMP "WARN m: [0-9]+ log lines were lost: stderr did not take them, or they were too many\n");
+}
+END_TEST
+
+START_TEST(to_a_file)
+{
+	char path[] = "/tmp/millrace-test-XXXXXX", text[2000] = "";
+	struct err err = {""};
+	capture();
+	int fd = mkstemp(path);
+	ck_assert_int_ne(fd, -1);
+	ck_assert_int_eq(log_file_fd(), -1);
+	ck_assert_int_eq(log_file_open("/nothing/here", &err), -ENOENT);
+	ck_assert_str_eq(
+	    err.text, "log: \"/nothing/here\" cannot be opened: No such file or directory; its folder must be there, "
+		      "and writable.");
+	ck_assert_int_eq(log_file_open(path, &err), 0);
+	log_open("m", LOG_TARGET_FILE, LOG_LEVEL_INFO);
+	log_copy_to_stderr(true);
+	log_info("one");
+	log_warn("two");
+	proc_close_others(NULL, 0); /* spares it; but not ours */
+	log_set_who("w");           /* a child copies nothing to stderr */
+	log_warn("three");
+	fd = open(path, O_RDWR);
+	ck_assert_int_eq(read(fd, text, sizeof(text)) > 0, 1);
+	check_matches(text, STAMP "INFO m: one\n.*WARN m: two\n.*WARN w: three\n$");
+	log_file_take(STDERR_FILENO); /* another one, as after a rotation */
+	unlink(path);
+}
+END_TEST
+
+START_TEST(journal_stream)
+{
+	char stream[64];
+	struct stat st;
+	capture();
+	ck_assert_int_eq(fstat(STDERR_FILENO, &st), 0);
+	unsetenv("JOURNAL_STREAM");
+	ck_assert(!log_stderr_is_journal());
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino);
+	setenv("JOURNAL_STREAM", stream, 1);
+	ck_assert(log_stderr_is_journal());
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev, (unsigned long long)st.st_ino + 1);
+	setenv("JOURNAL_STREAM", stream, 1);
+	ck_assert(!log_stderr_is_journal());
+	setenv("JOURNAL_STREAM", "rubbish", 1);
+	ck_assert(!log_stderr_is_journal());
 }
 END_TEST
 
@@ -190,6 +264,9 @@ int main(void)
 	tcase_add_test(tc, hostile_text);
 	tcase_add_test(tc, nobody_reads);
 	tcase_add_test(tc, nobody_empties);
+	tcase_add_test(tc, too_many);
+	tcase_add_test(tc, to_a_file);
+	tcase_add_test(tc, journal_stream);
 	tcase_add_test(tc, limit);
 	tcase_add_test_raise_signal(tc, bug, SIGABRT);
 	suite_add_tcase(suite, tc);
