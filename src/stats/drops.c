@@ -139,10 +139,10 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 	for (unsigned i = 0; i < stats_copy_entries(s->c, STATS_ENDPOINT); i++) {
 		uint64_t packets = endpoint(s->c, i, "interface_packets"), passed = endpoint(s->c, i, "passed_packets");
 		uint64_t lost = endpoint(s->c, i, "dropped_missed_packets") + endpoint(s->c, i, "dropped_fifo_packets");
-		/* DPDK's number contains what the card missed, the kernel's does not (linux/if_link.h) */
 		enum stats_endpoint_kind kind = stats_endpoint_kind(s->c, i);
 		bool is_kernels = kind == STATS_ENDPOINT_RING;
-		lost = is_kernels ? lost : 0;
+		/* DPDK's number contains what the card missed, the kernel's does not (linux/if_link.h) */
+		packets -= is_kernels ? 0 : MIN(lost, packets);
 		cards += packets + lost + endpoint(s->c, i, "dropped_error_packets");
 		behind += packets;
 		rings += is_kernels ? passed : packets;
@@ -155,10 +155,9 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 		if (d->drop[i].scope == STATS_ENDPOINT)
 			s->now->came[i] = step == STATS_STEP_CARD ? cards : step == STATS_STEP_RING ? rings : sockets;
 	}
-	d->filter = (struct stats_step_sum){.step = STATS_STEP_FILTER, .unit = "packets", .came = behind};
+	d->left_out_packets = behind > rings ? behind - rings : 0;
 	for (unsigned i = 0; i < stats_copy_entries(s->c, STATS_INPUT); i++)
-		d->filter.lost += stats_named(s->c, STATS_ALL, STATS_INPUT, i, "filtered_packets");
-	d->filter.lost += behind > rings ? behind - rings : 0;
+		d->left_out_packets += stats_named(s->c, STATS_ALL, STATS_INPUT, i, "filtered_packets");
 }
 
 static void host_count(struct sampling *s)

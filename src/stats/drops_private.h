@@ -51,7 +51,7 @@ struct stats_drops {
 	/* of one CPU, between the last two samples and the highest in the window; -1: not known */
 	int cpu_percent[STATS_SLOTS_MAX], cpu_peak_percent[STATS_SLOTS_MAX];
 	bool is_stopped[STATS_SLOTS_MAX];
-	struct stats_step_sum filter; /* packets that came to the filters; lost: what they left out, which is no loss */
+	uint64_t left_out_packets; /* by the filters: no loss */
 	bool has_capture, has_sockets, has_statsite, has_kafka;
 };
 

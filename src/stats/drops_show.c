@@ -63,9 +63,13 @@ unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to
 		unsigned before = n;
 		if (!step_exists(d, step))
 			continue;
-		if (step == STATS_STEP_FILTER) {
-			to[n] = d->filter;
-			to[n++].lost = 0;
+		if (step == STATS_STEP_FILTER) { /* what is behind the cards; it loses nothing */
+			step_sum(d, STATS_STEP_CARD, "packets", &to[n]);
+			to[n] = (struct stats_step_sum){.step = step,
+							.unit = "packets",
+							.came = to[n].came - MIN(to[n].lost, to[n].came),
+							.came_10s = to[n].came_10s - MIN(to[n].lost_10s, to[n].came_10s)};
+			n++;
 			continue;
 		}
 		for (size_t i = 0; i < ARRAY_LEN(units); i++)
@@ -198,8 +202,8 @@ static void steps_show(const struct stats_drops *d, const struct stats_copy *c, 
 		snprintf(lost, sizeof(lost), "%llu", (ull)s->lost);
 		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)s->lost_10s);
 		line_show(d, name, s->unit, came, lost, share, lost_10s, share_10s, "", t);
-		if (s->step == STATS_STEP_FILTER && d->filter.lost)
-			text_add(t, "  left out %llu packets, as asked\n", (ull)d->filter.lost);
+		if (s->step == STATS_STEP_FILTER && d->left_out_packets)
+			text_add(t, "  left out %llu packets, as asked\n", (ull)d->left_out_packets);
 		reasons_show(d, c, s, false, t);
 		reasons_show(d, c, s, true, t);
 	}
@@ -370,7 +374,7 @@ static void steps_json(const struct stats_drops *d, const struct stats_copy *c, 
 		    (ull)s->came, (ull)s->lost, drops_percent(s->lost, s->came));
 		recent_json(d, s->came_10s, s->lost_10s, t);
 		if (s->step == STATS_STEP_FILTER)
-			text_add(t, ",\"left_out\":%llu", (ull)d->filter.lost);
+			text_add(t, ",\"left_out\":%llu", (ull)d->left_out_packets);
 		reasons_json(d, c, s, t);
 		text_add(t, "}");
 	}

@@ -16,7 +16,7 @@ from tls import PASSWORD, USER, TlsCluster, make_ca, make_certificate  # noqa: E
 
 pytestmark = needs_kafka
 LIBRDKAFKA = subprocess.run([BUILD / "millrace", "--version"], capture_output=True, text=True).stdout
-OLD = any(f"librdkafka {v}" in LIBRDKAFKA for v in ("0.", "1.", "2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.0"))
+OLD = any(f"kafka: {v}" in LIBRDKAFKA for v in ("0.", "1.", "2.0.", "2.1.", "2.2.", "2.3.", "2.4.", "2.5.", "2.6.0"))
 
 
 @pytest.fixture(scope="module")

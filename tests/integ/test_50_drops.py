@@ -309,4 +309,12 @@ def test_capture_ring(wire, bench):
     assert step(path, "kafka_queue")["unit"] == "packets" and step(path, "delivery")["in"] == n - lost
     assert step(path, "delivery")["lost"] == 0
     assert re.search(rf"^ring +packets +{n} +{lost} ", millrace.ctl("drops").stdout, re.M)
-    millrace.ctl("top", "--count", 1)
+    # the interface itself, as iproute2 reads it, in the path and in the metrics
+    link, = json.loads(subprocess.run(["ip", "-j", "-s", "link", "show", wire.far], capture_output=True, check=True).stdout)
+    known = link["stats64"]["rx"]
+    found, = (i for i in drops(millrace)["interfaces"] if i["name"] == wire.far)
+    assert n <= found["rx_packets"] == known["packets"] and found["rx_dropped"] == known["dropped"]
+    wait_for(lambda: metric(http, rf'millrace_interface_rx_packets_total\{{interface="{wire.far}"\}}') == known["packets"],
+             "/metrics, the interface")
+    top = millrace.ctl("top", "--count", 1).stdout
+    assert re.search(rf"^tap/{wire.far} slot 1 +up +\d+ +\d+ +0 +0$", top, re.M), top
