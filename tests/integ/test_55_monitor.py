@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, free_port, wait_for
 from faults import is_monitor
+from packets import needs_pcap
 from peers import NOBODY, let_pass, needs_root
 
 HTTP = ("--http", "127.0.0.1:0")
@@ -194,6 +195,25 @@ def test_is_unprivileged(bench):
     assert status["Uid"].split() == [str(NOBODY)] * 4
     assert {status[key] for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
     assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2"
+
+
+@needs_root
+@needs_pcap
+def test_holds_no_ring(bench, own_network):
+    """A mapping of a ring that a sibling keeps holds it in its fanout group, where it takes packets that nobody reads."""
+    sink = bench.sink()
+    conf = """
+workers: 2
+inputs: { tap: { type: capture, driver: pcap, interface: lo, filter: "udp port 7", to: out } }
+outputs: { out: { type: statsite, backends: [%s] } }
+""" % sink.addresses[0]
+    millrace = bench.millrace(*HTTP, conf=conf)
+
+    def rings(pid):
+        return sum("socket:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    assert [rings(pid) for pid in millrace.worker_pids().values()] == [1, 1]
+    wait_for(lambda: ask(address(millrace), "/healthz")[0] == 200, "an answer")
+    assert rings(monitor_pid(millrace)) == 0
 
 
 def test_ends_with_the_master(bench):
