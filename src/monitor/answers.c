@@ -63,11 +63,11 @@ static void make_status(struct monitor *m, struct answer *a)
 }
 
 const struct route http_routes[] = {
-    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", make_metrics},
-    {"/healthz", "text/plain; charset=utf-8", make_healthz},
-    {"/readyz", "text/plain; charset=utf-8", make_readyz},
-    {"/api/status", "application/json", make_status},
-    {"/api/page", "application/json", page_json},
-    {"/", "text/html; charset=utf-8", page_html},
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", make_metrics, false},
+    {"/healthz", "text/plain; charset=utf-8", make_healthz, false},
+    {"/readyz", "text/plain; charset=utf-8", make_readyz, false},
+    {"/api/status", "application/json", make_status, false},
+    {"/api/page", "application/json", page_json, false},
+    {"/", "text/html; charset=utf-8", page_html, true},
 };
 _Static_assert(ARRAY_LEN(http_routes) == HTTP_ROUTES, "HTTP_ROUTES counts them");

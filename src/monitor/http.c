@@ -24,7 +24,8 @@ enum {
 	LEFT_SECONDS = 1,     /* for the answer to one who has said all that he will */
 	REQUEST_SECONDS = 20, /* from its first byte to the last of the answer */
 	SHARE_FACTOR = 10,    /* so making answers takes a tenth of the CPU at most */
-	ANSWERS_MAX_BYTES = 128 << 20
+	ANSWERS_MAX_BYTES = 64 << 20,
+	SMALL_BYTES = 64 << 10
 };
 
 /* A connection's request began then. */
@@ -38,6 +39,7 @@ struct kept {
 	struct MHD_Response *response; /* NULL: none */
 	unsigned status;
 	uint64_t since, until_us;
+	size_t bytes;
 };
 
 struct http {
@@ -106,13 +108,13 @@ static struct MHD_Response *response_of(struct http *h, const struct route *rout
 	return r;
 }
 
-static void make_nonce(char *buf, size_t size)
+static void make_nonce(struct answer *a)
 {
 	unsigned char bytes[16];
 	if (getrandom(bytes, sizeof bytes, GRND_NONBLOCK) != sizeof bytes)
 		return; /* no script then: the page's tables are there without it */
 	for (size_t i = 0; i < sizeof bytes; i++)
-		snprintf(buf + 2 * i, size - 2 * i, "%02x", bytes[i]);
+		snprintf(a->nonce + 2 * i, sizeof a->nonce - 2 * i, "%02x", bytes[i]);
 }
 
 static struct kept *answer_of(struct http *h, size_t index, uint64_t since)
@@ -122,11 +124,14 @@ static struct kept *answer_of(struct http *h, size_t index, uint64_t since)
 	if (kept->response && kept->since == since && begin_us < kept->until_us)
 		return kept;
 	struct answer a = {.status = MHD_HTTP_OK, .since = since};
-	make_nonce(a.nonce, strcmp(http_routes[index].path, "/") == 0 ? sizeof a.nonce : 0);
-	if (h->answers_bytes > ANSWERS_MAX_BYTES)
-		return NULL;               /* slow readers hold all that: see http_second */
+	/* Slow readers hold that much, until http_second ends them; what is small is answered all the same. */
+	if (h->answers_bytes > ANSWERS_MAX_BYTES && kept->bytes > SMALL_BYTES)
+		return NULL;
+	if (http_routes[index].is_page)
+		make_nonce(&a);
 	stats_copy_take(h->m->copy, NULL); /* else what the last second saw */
 	http_routes[index].make(h->m, &a);
+	size_t made_bytes = a.body.len;
 	struct MHD_Response *response = response_of(h, &http_routes[index], &a);
 	if (!response)
 		return NULL;
@@ -136,6 +141,7 @@ static struct kept *answer_of(struct http *h, size_t index, uint64_t since)
 	*kept = (struct kept){.response = response,
 			      .status = a.status,
 			      .since = since,
+			      .bytes = made_bytes,
 			      .until_us = now_us + SHARE_FACTOR * (now_us - begin_us)};
 	return kept;
 }
@@ -215,7 +221,7 @@ static enum MHD_Result requested(void *arg, struct MHD_Connection *connection, c
 	struct kept *kept = answer_of(h, i, since);
 	if (!kept)
 		return refuse(h, connection, MHD_HTTP_SERVICE_UNAVAILABLE,
-			      "Too much is being read slowly; ask again in a few seconds.\n");
+			      "There is no memory for this answer now; ask again in a few seconds.\n");
 	h->m->counters->http_requests++;
 	return MHD_queue_response(connection, kept->status, kept->response);
 }

@@ -31,6 +31,7 @@ void http_second(struct http *h);
 struct route {
 	const char *path, *type;
 	void (*make)(struct monitor *m, struct answer *a);
+	bool is_page; /* with a script */
 };
 extern const struct route http_routes[];
 enum { HTTP_ROUTES = 6 };

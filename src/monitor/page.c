@@ -77,8 +77,8 @@ static void tile_html(const struct history *h, const struct tile *tile, struct t
 	    "<article class=\"tile%s%s\" id=\"tile-%s\"><h2>%s</h2><p class=\"now\">%s</p><p class=\"peak\">at most "
 	    "%s</p>"
 	    "<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"area\" d=\"",
-	    most > 0 ? " some" : "",
-	    tile->of(&rate) > 0 ? " now-some" : "", tile->id, tile->title, now, peak, width, SPARK_HEIGHT);
+	    most > 0 ? " some" : "", tile->of(&rate) > 0 ? " now-some" : "", tile->id, tile->title, now, peak, width,
+	    SPARK_HEIGHT);
 	if (line.s)
 		text_add(t, "%sL%d %dL%d %dZ", line.s, width, SPARK_HEIGHT, (int)(width - (end - 1 - first)),
 			 SPARK_HEIGHT);

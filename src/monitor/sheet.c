@@ -364,7 +364,7 @@ static void kafka_rows(struct writer *w)
 
 static const struct column path_columns[] = {
     {"step", SHEET_TEXT, 1, "from the wire to the backends"},
-    {"came", SHEET_COUNT, 1, "since the start; of interface and host, since the machine's"},
+    {"came", SHEET_COUNT, 1, "since the start"},
     {"", SHEET_TEXT, 2, ""},
     {"lost", SHEET_LOST, 1, ""},
     {"share", SHEET_SHARE, 2, "of what came"},
@@ -384,15 +384,14 @@ static bool is_of_host(enum stats_step step)
 	return step == STATS_STEP_INTERFACE || step == STATS_STEP_HOST;
 }
 
-static void path_rows(struct writer *w)
+static void step_rows(struct writer *w, bool of_host)
 {
 	struct stats_step_sum steps[STATS_PATH_MAX];
 	unsigned n = stats_drops_steps(w->m->drops, steps);
 	for (unsigned i = 0; i < n; i++) {
-		char step[40];
-		snprintf(step, sizeof step, is_of_host(steps[i].step) ? "%s, since boot" : "%s",
-			 stats_step_word(steps[i].step));
-		put_text(w, step);
+		if (is_of_host(steps[i].step) != of_host)
+			continue;
+		put_text(w, stats_step_word(steps[i].step));
 		put(w, steps[i].came);
 		put_text(w, steps[i].unit);
 		put(w, steps[i].lost);
@@ -400,6 +399,27 @@ static void path_rows(struct writer *w)
 		put(w, steps[i].lost_10s);
 		put(w, share_of(steps[i].lost_10s, steps[i].came_10s));
 	}
+}
+
+static void path_rows(struct writer *w)
+{
+	step_rows(w, false);
+}
+
+/* Not in the colour of a loss: most of it is of others and of long ago. */
+static const struct column host_columns[] = {
+    {"of", SHEET_TEXT, 1, ""},
+    {"came", SHEET_COUNT, 1, ""},
+    {"", SHEET_TEXT, 2, ""},
+    {"dropped", SHEET_COUNT, 1, "for want of room"},
+    {"share", SHEET_SHARE, 2, "of what came"},
+    {"dropped in 10 s", SHEET_COUNT, 1, "in the last ten seconds"},
+    {"share", SHEET_SHARE, 2, "of what came in them"},
+};
+
+static void host_rows(struct writer *w)
+{
+	step_rows(w, true);
 }
 
 static const struct column loss_columns[] = {
@@ -439,6 +459,7 @@ static const struct sheet {
     {"inputs", "Inputs", input_columns, ARRAY_LEN(input_columns), input_rows},
     {"backends", "Backends", backend_columns, ARRAY_LEN(backend_columns), backend_rows},
     {"kafka", "Kafka", kafka_columns, ARRAY_LEN(kafka_columns), kafka_rows},
+    {"host", "This machine since its start, all programs", host_columns, ARRAY_LEN(host_columns), host_rows},
 };
 
 /* -- all of them -----------------------------------------------------------------------------------------------------
