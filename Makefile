@@ -108,8 +108,11 @@ bench-packets: all $(BENCHES:tests/bench/%.c=$B/tests/%) ## CPU per packet besid
 bench-seed: all ## ten minutes of 211,000 packets/s of 650 bytes to a real broker, none lost (root; SEED_SECONDS=600)
 	@SEED_SECONDS=$${SEED_SECONDS:-600} $(PYTHON) -m pytest -q -s -rs tests/integ/test_63_seed_figure.py
 
-fuzz: ## run each fuzzer for FUZZ_SECONDS (60)
-	@tools/fuzz $${FUZZ_SECONDS:-60}
+fuzz: ## run each fuzzer for FUZZ_SECONDS (60), from its corpus; what it finds lies in build/fuzz
+	@$(MAKE) -j$(JOBS) CC=clang B=build/fuzz SAN=fuzzer-no-link,address,undefined FUZZING=1 $(FUZZERS:tests/fuzz/%.c=build/fuzz/tests/%)
+	@for f in $(FUZZERS:tests/fuzz/fuzz_%.c=%); do echo "$$f"; mkdir -p build/fuzz/found/$$f; \
+		build/fuzz/tests/fuzz_$$f -max_total_time=$${FUZZ_SECONDS:-60} -print_final_stats=1 -verbosity=0 \
+		-artifact_prefix=build/fuzz/$$f- build/fuzz/found/$$f tests/fuzz/corpus/$$f || exit 1; done
 
 lint: $B/docs ## layers, file sizes, tables and documentation agree
 	@$(PYTHON) tools/lint
@@ -165,9 +168,9 @@ $B/tests/test_%: $B/obj/tests/unit/test_%.o $B/libmillrace.a
 	@mkdir -p $(@D)
 	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_check) $(LIBS) -lpthread
 
-$B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $B/obj/tests/fuzz/replay_main.o $B/libmillrace.a
+$B/tests/fuzz_%: $B/obj/tests/fuzz/fuzz_%.o $(if $(FUZZING),,$B/obj/tests/fuzz/replay_main.o) $B/libmillrace.a
 	@mkdir -p $(@D)
-	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+	$Q$(CC) $(LDFLAGS) $(FUZZING:1=-fsanitize=fuzzer) -o $@ $^ $(LIBS)
 
 $(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/libmillrace.a
 	@mkdir -p $(@D)
