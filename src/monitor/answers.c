@@ -19,7 +19,7 @@ static struct stats_program program_of(const struct monitor *m)
 bool answer_is_ready(const struct monitor *m, struct text *why)
 {
 	unsigned waits = 0, first = 0;
-	for (unsigned slot = 0; slot < stats_slots(m->stats); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_entries(m->copy, STATS_WORKER); slot++) {
 		uint64_t state = stats_named(m->copy, STATS_ALL, STATS_SLOT, slot, "state");
 		if (state == SLOT_READY || state == SLOT_REMOVED)
 			continue;

@@ -70,7 +70,7 @@ static int open_all(struct monitor *m, struct err *err)
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
 	m->copy = stats_copy_new(m->stats);
-	m->slots = calloc(stats_slots(m->stats), sizeof *m->slots);
+	m->slots = calloc(STATS_SLOTS_MAX, sizeof *m->slots);
 	m->host = net_host_open(0);
 	m->drops = stats_drops_new(m->stats);
 	if (!m->copy || !m->slots || !m->host || !m->drops)

@@ -33,7 +33,7 @@ static void interfaces_write(struct monitor *m, const struct net_host *host)
 
 static void processes_read(struct monitor *m)
 {
-	for (unsigned slot = 0; slot < stats_slots(m->stats); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_entries(m->copy, STATS_WORKER); slot++) {
 		uint64_t pid = stats_named(m->copy, STATS_ALL, STATS_SLOT, slot, "pid");
 		if (pid == 0 || proc_usage((int64_t)pid, &m->usage[slot]) != 0)
 			m->usage[slot] = (struct proc_usage){0};
@@ -60,7 +60,7 @@ static void path_sample(struct monitor *m)
 static void sum_up(struct monitor *m)
 {
 	stats_totals_kernel(m->copy, &m->totals);
-	for (unsigned slot = 0; slot < stats_slots(m->stats); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_entries(m->copy, STATS_WORKER); slot++) {
 		struct slot_totals *s = &m->slots[slot];
 		uint64_t sequence = stats_copy_sequence(m->copy, slot);
 		if (s->sequence != sequence)

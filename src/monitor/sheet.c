@@ -154,6 +154,12 @@ static uint64_t sum_of(const struct writer *w, enum stats_scope scope, unsigned 
 	return stats_named(w->m->copy, STATS_ALL, scope, index, name);
 }
 
+/* 0: no name; 1: there; more: it was, and its totals stay. */
+static bool is_present(const struct stats_entry *e)
+{
+	return e->used == 1;
+}
+
 /* -- the sheets ------------------------------------------------------------------------------------------------------
  */
 
@@ -175,12 +181,12 @@ static const struct column worker_columns[] = {
 static void worker_rows(struct writer *w)
 {
 	uint64_t now_us = clock_real_us();
-	for (unsigned slot = 0; slot < stats_slots(w->m->stats); slot++) {
+	for (unsigned slot = 0; slot < stats_copy_entries(w->m->copy, STATS_WORKER); slot++) {
 		struct stats_totals totals;
 		uint64_t pid = sum_of(w, STATS_SLOT, slot, "pid"), ready_us = sum_of(w, STATS_SLOT, slot, "ready_us");
 		uint64_t starts = sum_of(w, STATS_SLOT, slot, "starts");
 		char text[24];
-		if (!stats_copy_entry(w->m->copy, STATS_SLOT, slot)->used)
+		if (!is_present(stats_copy_entry(w->m->copy, STATS_SLOT, slot)))
 			continue;
 		stats_totals_slot(w->m->copy, slot, &totals);
 		snprintf(text, sizeof text, "%u", slot);
@@ -232,7 +238,7 @@ static void input_rows(struct writer *w)
 		const struct stats_entry *e = stats_copy_entry(w->m->copy, STATS_INPUT, i);
 		uint64_t read =
 		    sum_of(w, STATS_INPUT, i, "received_datagrams") + sum_of(w, STATS_INPUT, i, "received_packets");
-		if (!e->used)
+		if (!is_present(e))
 			continue;
 		put_text(w, e->name);
 		put_text(w, e->unit);
@@ -298,14 +304,14 @@ static void backend_rows(struct writer *w)
 	unsigned all = stats_copy_entries(w->m->copy, STATS_BACKEND), n = 0, ready = 0;
 	struct stats_totals *totals = calloc(MAX(all, 1), sizeof *totals);
 	unsigned *order = calloc(MAX(all, 1), sizeof *order);
-	for (unsigned slot = 0; slot < stats_slots(w->m->stats); slot++)
+	for (unsigned slot = 0; slot < stats_copy_entries(w->m->copy, STATS_WORKER); slot++)
 		ready += stats_slot_is_ready(w->m->copy, slot);
 	if (!totals || !order)
 		w->t->failed = true;
 	else
 		stats_totals_backends(w->m->copy, totals, all);
 	for (unsigned i = 0; !w->t->failed && i < all; i++)
-		if (stats_copy_entry(w->m->copy, STATS_BACKEND, i)->used)
+		if (is_present(stats_copy_entry(w->m->copy, STATS_BACKEND, i)))
 			order[n++] = i;
 	if (n > BACKENDS_SHOWN)
 		qsort_r(order, n, sizeof *order, worse, totals);
@@ -333,9 +339,10 @@ static void kafka_rows(struct writer *w)
 		const struct stats_entry *e = stats_copy_entry(w->m->copy, STATS_KAFKA, i);
 		uint64_t brokers = 0, up = 0, partitions = 0;
 		char text[40];
-		if (!e->used)
+		if (!is_present(e))
 			continue;
-		for (int slot = 0; slot < (int)stats_slots(w->m->stats); slot++) { /* each worker has all of them */
+		for (int slot = 0; slot < (int)stats_copy_entries(w->m->copy, STATS_WORKER);
+		     slot++) { /* each worker has all of them */
 			brokers = MAX(brokers, stats_named(w->m->copy, slot, STATS_KAFKA, i, "brokers"));
 			up = MAX(up, stats_named(w->m->copy, slot, STATS_KAFKA, i, "brokers_up"));
 			partitions = MAX(partitions, stats_named(w->m->copy, slot, STATS_KAFKA, i, "partitions"));
@@ -485,7 +492,7 @@ static void more_html(struct monitor *m, const struct sheet *s, unsigned rows, s
 	if (s->rows != backend_rows)
 		return;
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++)
-		all += stats_copy_entry(m->copy, STATS_BACKEND, i)->used;
+		all += is_present(stats_copy_entry(m->copy, STATS_BACKEND, i));
 	if (all > rows)
 		text_add(t, "<p class=\"more\">The %u that lost or hold most, of %u.</p>", rows, all);
 }

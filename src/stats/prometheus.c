@@ -94,7 +94,7 @@ static bool labels_make(struct labels *l, const struct stats_copy *c, enum stats
 {
 	l->n = stats_copy_entries(c, scope);
 	if (scope == STATS_SLOT || scope == STATS_PROCESS)
-		l->n = MIN(l->n, stats_slots(stats_copy_of(c)));
+		l->n = MIN(l->n, stats_copy_entries(c, STATS_WORKER));
 	l->spans = calloc(MAX(l->n, 1), sizeof(*l->spans));
 	if (!l->spans)
 		return false;
@@ -220,7 +220,7 @@ static void add_broker_row(const struct stats_copy *c, const struct broker *all,
 
 static void add_brokers(const struct stats_copy *c, struct text *t)
 {
-	unsigned n = 0, slots = stats_slots(stats_copy_of(c));
+	unsigned n = 0, slots = stats_copy_entries(c, STATS_WORKER);
 	unsigned blocks =
 	    MIN(stats_copy_entries(c, STATS_BROKER), stats_copy_entries(c, STATS_OUTPUT) * STATS_BROKERS_MAX);
 	struct broker *all = calloc((size_t)slots * blocks + 1, sizeof(*all));

@@ -114,7 +114,7 @@ void stats_totals_backends(const struct stats_copy *c, struct stats_totals *tota
 	struct plan plan = plan_of(c, STATS_BACKEND);
 	for (unsigned i = 0; i < n; i++) {
 		uint64_t sums[TOTALS] = {0};
-		for (unsigned slot = 0; slot < stats_slots(stats_copy_of(c)); slot++)
+		for (unsigned slot = 0; slot < stats_copy_entries(c, STATS_WORKER); slot++)
 			add_block(c, &plan, (int)slot, STATS_BACKEND, i, sums);
 		totals[i] = made_of(sums);
 	}
