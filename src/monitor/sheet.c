@@ -154,6 +154,12 @@ static uint64_t sum_of(const struct writer *w, enum stats_scope scope, unsigned 
 	return stats_named(w->m->copy, STATS_ALL, scope, index, name);
 }
 
+/* 0: no name; 1: there; more: it was, and its totals stay. */
+static bool is_present(const struct stats_entry *e)
+{
+	return e->used == 1;
+}
+
 /* -- the sheets ------------------------------------------------------------------------------------------------------
  */
 
@@ -172,12 +178,6 @@ static const struct column worker_columns[] = {
     {"pid", SHEET_TEXT, 3, ""},
 };
 
-/* What a reload removed keeps its totals, and is not listed. */
-static bool is_there(const struct writer *w, enum stats_scope scope, unsigned index)
-{
-	return stats_copy_entry(w->m->copy, scope, index)->used == STATS_USED;
-}
-
 static void worker_rows(struct writer *w)
 {
 	uint64_t now_us = clock_real_us();
@@ -186,7 +186,7 @@ static void worker_rows(struct writer *w)
 		uint64_t pid = sum_of(w, STATS_SLOT, slot, "pid"), ready_us = sum_of(w, STATS_SLOT, slot, "ready_us");
 		uint64_t starts = sum_of(w, STATS_SLOT, slot, "starts");
 		char text[24];
-		if (!is_there(w, STATS_SLOT, slot))
+		if (!is_present(stats_copy_entry(w->m->copy, STATS_SLOT, slot)))
 			continue;
 		stats_totals_slot(w->m->copy, slot, &totals);
 		snprintf(text, sizeof text, "%u", slot);
@@ -238,7 +238,7 @@ static void input_rows(struct writer *w)
 		const struct stats_entry *e = stats_copy_entry(w->m->copy, STATS_INPUT, i);
 		uint64_t read =
 		    sum_of(w, STATS_INPUT, i, "received_datagrams") + sum_of(w, STATS_INPUT, i, "received_packets");
-		if (!is_there(w, STATS_INPUT, i))
+		if (!is_present(e))
 			continue;
 		put_text(w, e->name);
 		put_text(w, e->unit);
@@ -311,7 +311,7 @@ static void backend_rows(struct writer *w)
 	else
 		stats_totals_backends(w->m->copy, totals, all);
 	for (unsigned i = 0; !w->t->failed && i < all; i++)
-		if (is_there(w, STATS_BACKEND, i))
+		if (is_present(stats_copy_entry(w->m->copy, STATS_BACKEND, i)))
 			order[n++] = i;
 	if (n > BACKENDS_SHOWN)
 		qsort_r(order, n, sizeof *order, worse, totals);
@@ -339,7 +339,7 @@ static void kafka_rows(struct writer *w)
 		const struct stats_entry *e = stats_copy_entry(w->m->copy, STATS_KAFKA, i);
 		uint64_t brokers = 0, up = 0, partitions = 0;
 		char text[40];
-		if (!is_there(w, STATS_KAFKA, i))
+		if (!is_present(e))
 			continue;
 		for (int slot = 0; slot < (int)stats_copy_slots(w->m->copy); slot++) { /* each worker has all of them */
 			brokers = MAX(brokers, stats_named(w->m->copy, slot, STATS_KAFKA, i, "brokers"));
@@ -491,7 +491,7 @@ static void more_html(struct monitor *m, const struct sheet *s, unsigned rows, s
 	if (s->rows != backend_rows)
 		return;
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++)
-		all += stats_copy_entry(m->copy, STATS_BACKEND, i)->used;
+		all += is_present(stats_copy_entry(m->copy, STATS_BACKEND, i));
 	if (all > rows)
 		text_add(t, "<p class=\"more\">The %u that lost or hold most, of %u.</p>", rows, all);
 }
