@@ -58,7 +58,7 @@ static bool check_all(const struct conf *cf)
 }
 
 /* args: NULL when the configuration was not made of them. */
-static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_action action)
+static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_action action, char **argv)
 {
 	if (!cf)
 		return MASTER_EXIT_ERROR;
@@ -82,7 +82,7 @@ static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_ac
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
 		warn(cf);
-		exit_code = check_all(cf) ? master_run(&cf, args) : MASTER_EXIT_ERROR;
+		exit_code = check_all(cf) ? master_run(&cf, args, argv) : MASTER_EXIT_ERROR;
 		break;
 	}
 	text_free(&t);
@@ -104,7 +104,7 @@ static int run_as_fastcapa(int argc, char **argv)
 	}
 	text_free(&t);
 	text_free(&errors.text);
-	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action);
+	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action, argv);
 }
 
 int main(int argc, char **argv)
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 	}
 	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
-							     : with_conf(load(&args), &args, args.action);
+							     : with_conf(load(&args), &args, args.action, argv);
 	conf_args_free(&args);
 	return exit_code;
 }

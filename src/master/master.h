@@ -16,6 +16,7 @@
 struct control;
 struct client;
 struct reload;
+struct upgrade;
 
 /* A message for a worker that its link did not take yet, or a connection for one that is not there yet. */
 struct letter {
@@ -57,6 +58,14 @@ struct master {
 	struct reload *reload;	      /* NULL: none is under way */
 	bool reload_again;	      /* HUP came meanwhile */
 	bool reload_failed;	      /* the last one */
+	char **argv;		      /* with which we were started, and a successor will be */
+	struct upgrade *upgrade;      /* a successor is there; NULL: none */
+	bool holds;		      /* a predecessor still serves: our workers wait */
+	bool is_heir;		      /* … or still delivers what it holds */
+	bool owns_paths;	      /* socket files are ours to remove */
+	struct input *heritage;	      /* endpoints that a predecessor bound */
+	size_t n_heritage;
+	int control_fd; /* likewise; -1: none */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -137,6 +146,21 @@ void world_close_slot(struct master *m, unsigned slot);
 /* Names of all, in the directory. */
 void world_name(struct master *m);
 
+/* upgrade.c, upgrade_heir.c: our binary is replaced by a newer one */
+void upgrade_begin(struct master *m, struct client *client);
+/* A worker left, died, or became ready. */
+void upgrade_look(struct master *m);
+void upgrade_abort(struct master *m);
+void upgrade_fini(struct master *m);
+/* Workers leave, and nobody comes after them. */
+bool upgrade_is_leaving(const struct master *m);
+/* Takes what a predecessor has bound, when there is one. 0, or -errno with err. */
+int upgrade_inherit(struct master *m, struct err *err);
+/* The world is made: what was not wanted of it is closed. */
+void upgrade_settle(struct master *m);
+/* All workers of ours are ready. */
+void upgrade_ready(struct master *m);
+
 /* reload.c */
 /* `client`: who asked, or NULL. */
 void reload_begin(struct master *m, struct client *client);
@@ -169,6 +193,8 @@ void control_close(struct master *m);
 int control_move(struct master *m, const char *path, struct err *err);
 /* The answer of a command that took its time; ends the client. */
 void control_answer(struct client *client, struct text *t);
+void control_pause(struct master *m, bool is_paused); /* the next clients are a successor's */
+int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
 void master_ready(struct master *m);
