@@ -120,6 +120,7 @@ struct endpoint {
 	struct endpoint *moved_from; /* … and this one there came from here, with so many descriptors */
 	unsigned had_fds;
 	uint64_t receive_buffer_bytes;
+	int group;	    /* of a capture that is taken over: the group that its rings join; -1: a new one */
 	const void *driver; /* of a capture: struct capture_driver, private to src/input */
 	void *impl;	    /* of the type, or of the driver */
 };
@@ -224,11 +225,19 @@ int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n
 	       struct err *err);
 /* Master: the next endpoint, at this address: moved from `from`, which has been looked up by input_find_endpoint, or bound
  * (NULL). 0, or -errno with one sentence. */
-int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, struct err *err);
+int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, int group, struct err *err);
 /* Master: undoes the move; or takes it for done. */
 void input_return_endpoint(struct endpoint *ep);
 /* Master: the endpoint of `old` that reads this address for an input of this type, or NULL. */
 struct endpoint *input_find_endpoint(struct input *old, const struct input *in, const char *address);
+/* Master of a program that takes over: an input of this type ("udp") that is only a place for endpoints that another bound.
+ * 0, or -ENOENT. */
+int input_inherit(struct input *in, const char *type, unsigned n_endpoints);
+/* … descriptor number k of n, of its next endpoint or the one that was begun. Takes fd. 0 or -ENOMEM. */
+int input_inherit_fd(struct input *in, const char *name, const struct net_address *address, unsigned k, unsigned n,
+		     int group, int fd);
+/* Master: the fanout group of a capture's endpoint, which a successor's rings join; -1: none. */
+int input_group(const struct input *in, const struct endpoint *ep);
 /* Master: closes and removes one endpoint. */
 void input_close_endpoint(struct input *in, struct endpoint *ep);
 /* Master: room for n descriptors in the endpoint. */

@@ -18,7 +18,8 @@ enum {
 /* First in main: signals for a master that runs do not kill one that is about to. They wait until it obeys them. */
 void master_hold_signals(void);
 /* Runs until a signal or a command ends it. Returns the exit code; every error has been logged. The configuration is
- * taken; args, with which it is read again at a reload, are borrowed (NULL: it cannot be). */
-int master_run(struct conf **cf, const struct conf_args *args);
+ * taken; args, with which it is read again at a reload (NULL: it cannot be), and argv, with which a newer binary is started
+ * at an upgrade, are borrowed. */
+int master_run(struct conf **cf, const struct conf_args *args, char **argv);
 
 #endif

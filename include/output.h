@@ -50,6 +50,11 @@ struct output_type {
 	 * set by the caller. `shared` is a new out->shared, from the descriptor that the master sent, or NULL: it is the
 	 * same. What has not changed keeps connections and queues. 0 or -errno: the worker then leaves. */
 	int (*reload)(struct output *out, const struct conf_output *cf, void *shared);
+	/* Worker that leaves, when peers take nothing: what is held goes into a memfd, and so does what is still sent.
+	 * Called once; pending() is then what is in hand. -1: it cannot be. NULL: it stays with us. */
+	int (*pass)(struct output *out);
+	/* Worker: takes what such a memfd holds; the caller closes it. */
+	void (*take)(struct output *out, int fd);
 	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
 	void *(*shared_open)(int fd);
 	/* Worker: out->file is another one. NULL: it has none. */

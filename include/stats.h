@@ -287,6 +287,14 @@ void stats_publish(struct stats_page *p);
  * published. The master may write the page until it forks the next tenant. */
 void stats_adopt(struct stats_page *p);
 
+/* Master: the totals of another file, all its slots together, become those of this page, which nobody else writes, by the
+ * names of things and counters; what was imported before is replaced. Not published. Who feeds whom is not in it. */
+struct stats_copy;
+void stats_import(struct stats *st, struct stats_page *to, const struct stats_copy *from);
+/* … and what its master counted of endpoints is added to ours; once. But not what the kernel counts of a socket since it
+ * was made, where we have the same socket. */
+void stats_import_endpoints(struct stats *st, const struct stats_copy *from);
+
 /* -- reading: any process, before or after fork -------------------------------------------------------------------- */
 
 /* Maps a descriptor from stats_reader_fd, read only; the caller may close fd. Nothing in the file is trusted. NULL with

@@ -30,6 +30,8 @@ enum link_type {
 	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: nor the input */
 	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
 	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */
+	LINK_LINES,	 /* either: a memfd with what output `input` (its index in stats) held; a worker says it last */
+	LINK_GO,	 /* master: read, now; to a worker that holds */
 	LINK_CONNECTION, /* either: struct link_connection with its descriptor: a connection for the input */
 };
 enum { LINK_FILE_LOG = 0xffff };
@@ -66,6 +68,7 @@ struct worker_setup {
 	struct stats *stats;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
+	bool holds;		/* say READY, but read nothing before LINK_GO */
 	int link;		/* our end */
 	const struct identity *identity; /* whom it becomes */
 };

@@ -78,7 +78,7 @@ static int open_log(const struct conf *cf, struct err *err)
 }
 
 /* Takes the configuration over. */
-static int run(struct conf **cf, const struct conf_args *args)
+static int run(struct conf **cf, const struct conf_args *args, char **argv)
 {
 	struct err err = {""};
 	warn(*cf);
@@ -86,11 +86,11 @@ static int run(struct conf **cf, const struct conf_args *args)
 		fprintf(stderr, "millrace: %s\n", err.text);
 		return MASTER_EXIT_ERROR;
 	}
-	return check_all(*cf) ? master_run(cf, args) : MASTER_EXIT_ERROR;
+	return check_all(*cf) ? master_run(cf, args, argv) : MASTER_EXIT_ERROR;
 }
 
 /* args: NULL when the configuration was not made of them. */
-static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_action action)
+static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_action action, char **argv)
 {
 	if (!cf)
 		return MASTER_EXIT_ERROR;
@@ -112,7 +112,7 @@ static int with_conf(struct conf *cf, const struct conf_args *args, enum conf_ac
 	case CONF_ACTION_RUN:
 	case CONF_ACTION_HELP:
 	case CONF_ACTION_VERSION:
-		exit_code = run(&cf, args);
+		exit_code = run(&cf, args, argv);
 		break;
 	}
 	text_free(&t);
@@ -134,7 +134,7 @@ static int run_as_fastcapa(int argc, char **argv)
 	}
 	text_free(&t);
 	text_free(&errors.text);
-	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action);
+	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action, argv);
 }
 
 int main(int argc, char **argv)
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
 	}
 	int exit_code = args.action == CONF_ACTION_HELP      ? print_help()
 			: args.action == CONF_ACTION_VERSION ? print_version()
-							     : with_conf(load(&args), &args, args.action);
+							     : with_conf(load(&args), &args, args.action, argv);
 	conf_args_free(&args);
 	return exit_code;
 }

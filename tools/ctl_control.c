@@ -75,7 +75,7 @@ int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size
 	int n = snprintf(ask, sizeof(ask), "%s\n", line);
 	if ((size_t)n >= sizeof(ask) || strchr(line, '\n'))
 		return err_set(err, -EINVAL, "The command is too long, or not one line.");
-	int seconds = strcmp(line, "reload") == 0 ? RELOAD_SECONDS : ASK_SECONDS;
+	int seconds = strcmp(line, "reload") == 0 || strcmp(line, "upgrade") == 0 ? RELOAD_SECONDS : ASK_SECONDS;
 	int sock = control_connect(socket_path, seconds, err);
 	if (sock < 0)
 		return sock;

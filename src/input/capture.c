@@ -81,6 +81,11 @@ bool input_is_dpdk(const struct input *in)
 	return false;
 }
 
+int input_group(const struct input *in, const struct endpoint *ep)
+{
+	return in->type == &input_capture && driver(ep) && driver(ep)->group ? driver(ep)->group(ep) : -1;
+}
+
 static void capture_unbind(struct input *in, struct endpoint *ep)
 {
 	if (ep->driver && driver(ep)->unbind)

@@ -41,6 +41,8 @@ struct capture_driver {
 			 struct stats_page *master_page);
 	void (*renew)(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *master_page);
 	void (*prepare_successor)(struct input *in, struct endpoint *ep, unsigned slot);
+	/* Master: the fanout group, for a successor's rings; -1: none. NULL: it cannot be taken over. */
+	int (*group)(const struct endpoint *ep);
 	int (*adjust)(struct input *in, struct endpoint *ep, struct err *err);
 	bool (*is_stale)(const struct input *in, const struct endpoint *ep, unsigned slot);
 	void (*label)(struct input *in, struct endpoint *ep, struct stats *stats);

@@ -19,8 +19,8 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 {
 	struct bpf_program program;
 	size_t n = 0;
-	pcap_t *p = pcap_open_dead(DLT_EN10MB, (int)cf->snaplen);
-	if (!p || !cf->filter[0])
+	pcap_t *p = cf->filter[0] ? pcap_open_dead(DLT_EN10MB, (int)cf->snaplen) : NULL;
+	if (!p)
 		return 0;
 	if (pcap_compile(p, &program, cf->filter, 1, PCAP_NETMASK_UNKNOWN) == -1) {
 		char shown[200];
@@ -59,7 +59,8 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	if (!tap)
 		return no_memory(err);
 	ep->impl = tap;
-	tap->group = -1;
+	tap->group = ep->group;
+	tap->is_heir = ep->group != -1;
 	tap->n_slots = in->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
 	tap->rings = calloc(STATS_SLOTS_MAX, sizeof *tap->rings);
@@ -157,6 +158,12 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 	return lost;
 }
 
+static int tap_group(const struct endpoint *ep)
+{
+	const struct tap *tap = ep->impl;
+	return tap->group;
+}
+
 /* In the group before the old ring leaves, so that nothing falls between them. */
 static void tap_prepare_successor(struct input *in, struct endpoint *ep, unsigned slot)
 {
@@ -213,7 +220,7 @@ static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats
 {
 	struct tap *tap = ep->impl;
 	tap_look(tap, in, ep->name, stats_endpoint(page, ep->blocks[0]));
-	for (unsigned i = 0; i < tap->n_slots; i++) {
+	for (unsigned i = 0; i < ep->n_fds; i++) {
 		struct ring *r = &tap->rings[i];
 		struct stats_endpoint *st = stats_endpoint(page, ep->blocks[i]);
 		st->is_up = tap->is_up || tap->is_any;
@@ -330,6 +337,7 @@ const struct capture_driver capture_pcap = {
     .died = tap_died,
     .prepare_successor = tap_prepare_successor,
     .adjust = tap_adjust,
+    .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
     .kernel_drops = tap_kernel_drops,

@@ -141,13 +141,14 @@ int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n
 
 bool input_endpoint_room(struct endpoint *ep, unsigned n)
 {
-	int *fds = realloc(ep->fds, MAX(n, 1) * sizeof *fds);
+	n = MAX(MAX(n, ep->n_fds), 1); /* slots that end are still there */
+	int *fds = realloc(ep->fds, n * sizeof *fds);
 	if (fds)
 		ep->fds = fds;
-	uint32_t *blocks = realloc(ep->blocks, MAX(n, 1) * sizeof *blocks);
+	uint32_t *blocks = realloc(ep->blocks, n * sizeof *blocks);
 	if (blocks)
 		ep->blocks = blocks;
-	uint32_t *last = ep->last_dropped ? realloc(ep->last_dropped, MAX(n, 1) * sizeof *last) : NULL;
+	uint32_t *last = ep->last_dropped ? realloc(ep->last_dropped, n * sizeof *last) : NULL;
 	if (last)
 		ep->last_dropped = last;
 	for (unsigned i = ep->n_fds; last && i < n; i++)
@@ -155,7 +156,7 @@ bool input_endpoint_room(struct endpoint *ep, unsigned n)
 	return fds && blocks && (last || !ep->last_dropped);
 }
 
-int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, struct err *err)
+int input_add_endpoint(struct input *in, const char *address, struct endpoint *from, int group, struct err *err)
 {
 	struct endpoint *ep = &in->endpoints[in->n_endpoints];
 	if (from) {
@@ -168,6 +169,7 @@ int input_add_endpoint(struct input *in, const char *address, struct endpoint *f
 		return 0;
 	}
 	memset(ep, 0, sizeof *ep);
+	ep->group = group;
 	if (!input_endpoint_room(ep, in->n_slots)) {
 		free(ep->fds);
 		free(ep->blocks);
@@ -208,6 +210,41 @@ struct endpoint *input_find_endpoint(struct input *old, const struct input *in, 
 			return ep;
 	}
 	return NULL;
+}
+
+int input_inherit(struct input *in, const char *type, unsigned n_endpoints)
+{
+	static const struct input_type *const types[] = {&input_udp, &input_tcp, &input_unix, &input_unixgram,
+							 &input_capture};
+	memset(in, 0, sizeof *in);
+	for (size_t i = 0; i < ARRAY_LEN(types); i++)
+		if (strcmp(types[i]->name, type) == 0)
+			in->type = types[i];
+	in->endpoints = calloc(MAX(n_endpoints, 1), sizeof *in->endpoints);
+	return in->type && in->endpoints ? 0 : -ENOENT;
+}
+
+int input_inherit_fd(struct input *in, const char *name, const struct net_address *address, unsigned k, unsigned n,
+		     int group, int fd)
+{
+	struct endpoint *ep = &in->endpoints[in->n_endpoints - (k > 0)];
+	if (k == 0) {
+		memset(ep, 0, sizeof *ep);
+		snprintf(ep->name, sizeof ep->name, "%s", name);
+		ep->address = *address;
+		ep->group = group;
+		if (!input_endpoint_room(ep, n))
+			return -ENOMEM;
+		/* the kernel counts its drops since the socket was made: all of them are in our first look */
+		bool has_drops = !in->type->is_stream && !in->type->is_packets;
+		ep->last_dropped = has_drops ? calloc(n, sizeof *ep->last_dropped) : NULL;
+		if (has_drops && !ep->last_dropped)
+			return -ENOMEM;
+		in->n_endpoints++;
+	}
+	if (fd != -1)
+		ep->fds[ep->n_fds++] = fd;
+	return 0;
 }
 
 void input_close_endpoint(struct input *in, struct endpoint *ep)

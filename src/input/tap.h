@@ -36,6 +36,7 @@ struct tap {
 	unsigned next_slot;
 	unsigned n_slots, n_live;
 	int group;        /* fanout id; -1: none yet */
+	bool is_heir;	  /* the first ring joins a group that a predecessor has made */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
 	struct text peers;                                   /* of our own outputs, to be left out */

@@ -40,13 +40,14 @@ unsigned tap_live(const struct tap *tap, unsigned ifindex)
 static int group_join(struct tap *tap, const struct input *in, unsigned ifindex, int fd)
 {
 	unsigned mode = in->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
-	bool is_new = tap_live(tap, ifindex) == 0 || tap->group == -1;
+	bool is_new = !tap->is_heir && (tap_live(tap, ifindex) == 0 || tap->group == -1);
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
 	socklen_t len = sizeof value;
 	int r = fanout_set(fd, id, mode | unique | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
 	if (r == -EINVAL)
 		r = fanout_set(fd, id, mode | unique);
+	tap->is_heir = false;
 	if (r == 0 && is_new)
 		tap->group = getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 ? -1 : value & 0xffff;
 	return r;

@@ -101,6 +101,14 @@ static void ask_RELOAD(struct master *m, const char *arg, struct answer *a)
 	reload_begin(m, a->client);
 }
 
+static void ask_UPGRADE(struct master *m, const char *arg, struct answer *a)
+{
+	(void)arg;
+	a->is_later = a->client->is_waiting = true;
+	ev_timer_stop(m->loop, &a->client->timeout);
+	upgrade_begin(m, a->client);
+}
+
 static const struct {
 	const char *name;
 	void (*ask)(struct master *m, const char *arg, struct answer *a);
@@ -231,7 +239,8 @@ static void stop_listening(struct control *control)
 		return;
 	ev_io_stop(control->m->loop, &control->io);
 	close(control->fd);
-	unlink(control->path);
+	if (control->m->owns_paths)
+		unlink(control->path);
 	free(control->path);
 	control->path = NULL;
 	control->fd = -1;
@@ -276,8 +285,39 @@ int control_move(struct master *m, const struct conf *cf, struct err *err)
 	return 0;
 }
 
+static int inherit(struct master *m)
+{
+	struct control *control = calloc(1, sizeof *control);
+	if (!control || !(control->path = strdup(m->cf->control))) {
+		free(control);
+		return -ENOMEM;
+	}
+	control->m = m;
+	control->fd = m->control_fd;
+	ev_io_init(&control->io, acceptable, control->fd, EV_READ);
+	control->io.data = control;
+	m->control = control;
+	return 0;
+}
+
+void control_pause(struct master *m, bool is_paused)
+{
+	if (m->control && m->control->fd != -1)
+		(is_paused ? ev_io_stop : ev_io_start)(m->loop, &m->control->io);
+}
+
+int control_fd(const struct master *m, const char **path)
+{
+	*path = m->control ? m->control->path : NULL;
+	return m->control ? m->control->fd : -1;
+}
+
 int control_open(struct master *m, struct err *err)
 {
+	if (m->control_fd != -1 && inherit(m) != 0)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	if (m->control)
+		return give_to_group(m->cf, m->cf->control, err);
 	return m->cf->control[0] ? control_move(m, m->cf, err) : 0;
 }
 

@@ -118,7 +118,8 @@ void keeper_reap(struct master *m)
 	if (k->pid == 0 || waitpid(k->pid, &status, WNOHANG) != k->pid)
 		return;
 	slots_describe_end(&t, status);
-	log_warn("monitor (pid %d) %s after %s; nothing is lost but its last ten minutes", (int)k->pid,
+	if (!k->is_leaving)
+		log_warn("monitor (pid %d) %s after %s; nothing is lost but its last ten minutes", (int)k->pid,
 		 t.s ? t.s : "died", text_format_time(uptime, sizeof uptime, clock_us() - k->life.since_us));
 	text_free(&t);
 	k->pid = 0;
@@ -133,8 +134,8 @@ void keeper_look(struct master *m)
 	struct keeper *k = &m->keeper;
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	ev_timer_stop(m->loop, &k->timer);
-	if (m->is_draining)
-		return; /* a new one would see little more than the end */
+	if (m->is_draining || m->holds || k->is_leaving)
+		return; /* a new one would see little more than the end, or is our heir's; or we have not begun */
 	switch (life_next(&k->life, now_us, m->cf->start_timeout, &again_us)) {
 	case LIFE_START:
 		start(k);
@@ -184,7 +185,7 @@ static int listen_http(struct keeper *k, struct err *err)
 		err_set(err, r, "Cannot listen for HTTP: no memory.");
 	free(host);
 	if (r == 0)
-		r = k->http_fd = net_tcp_listen(&a, err);
+		r = k->http_fd = k->m->http_fd != -1 ? k->m->http_fd : net_tcp_listen(&a, err);
 	if (r < 0) {
 		k->http_fd = -1;
 		if (!may_lack)
@@ -211,14 +212,21 @@ int keeper_open(struct master *m, struct err *err)
 	return listen_http(k, err);
 }
 
+void keeper_leave(struct master *m)
+{
+	struct keeper *k = &m->keeper;
+	k->is_leaving = true;
+	ev_timer_stop(m->loop, &k->timer);
+	forget_link(k); /* EOF: it leaves */
+}
+
 void keeper_close(struct master *m)
 {
 	struct keeper *k = &m->keeper;
 	sigset_t child;
 	if (!k->m)
 		return;
-	ev_timer_stop(m->loop, &k->timer);
-	forget_link(k); /* EOF: it leaves */
+	keeper_leave(m);
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
 	if (k->pid != 0 && waitpid(k->pid, NULL, WNOHANG) == 0) {

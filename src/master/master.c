@@ -19,7 +19,7 @@ enum { SLOTS_ROOM = 64 };
 
 /* -- signals ------------------------------------------------------------------------------------------------------- */
 
-enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_RELOAD, SIGNAL_IGNORE };
+enum signal_action { SIGNAL_DRAIN, SIGNAL_QUIT, SIGNAL_REAP, SIGNAL_REOPEN, SIGNAL_RELOAD, SIGNAL_UPGRADE };
 
 static const struct signal_row {
 	int number;
@@ -68,8 +68,8 @@ static void obey(struct master *m, const struct signal_row *row)
 	case SIGNAL_RELOAD:
 		reload_begin(m, NULL);
 		break;
-	case SIGNAL_IGNORE:
-		log_warn("%s: %s", row->name, row->help);
+	case SIGNAL_UPGRADE:
+		upgrade_begin(m, NULL);
 		break;
 	}
 }
@@ -129,6 +129,7 @@ void master_stop(struct master *m, int exit_code)
 {
 	m->exit_code = exit_code;
 	reload_abort(m);
+	upgrade_abort(m);
 	m->is_draining = true;
 	slots_kill(m);
 	if (slots_are_gone(m))
@@ -165,6 +166,7 @@ void master_drain(struct master *m, uint64_t deadline_us)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
 	reload_abort(m);
+	upgrade_abort(m);
 	if (!m->is_draining) {
 		account_drain(m);
 		notify_stopping(m);
@@ -185,6 +187,10 @@ void master_ready(struct master *m)
 			return;
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
+	if (m->holds) {
+		upgrade_ready(m);
+		return;
+	}
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
 	notify_ready(m);
 	daemon_ready(m);
@@ -282,7 +288,7 @@ static int make_shared(struct master *m, struct err *err)
 static int start(struct master *m, struct err *err)
 {
 	int r = rights_reduce(m, err);
-	if (r == 0)
+	if (r == 0 && !upgrade_has_predecessor())
 		r = pidfile_open(m, err);
 	if (r != 0)
 		return r;
@@ -294,7 +300,10 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	r = make_shared(m, err);
+	r = upgrade_inherit(m, err);
+	if (r == 0)
+		r = make_shared(m, err);
+	upgrade_settle(m);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
@@ -317,9 +326,13 @@ static int start(struct master *m, struct err *err)
 
 static void stop(struct master *m)
 {
+	upgrade_fini(m);
 	control_close(m);
 	keeper_close(m);
 	slots_fini(m);
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			m->inputs[i].endpoints[k].is_retired |= !m->owns_paths;
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_fini(&m->inputs[i]);
 	for (size_t i = 0; i < m->n_outputs; i++)
@@ -335,7 +348,7 @@ static void stop(struct master *m)
 	conf_free((struct conf *)(uintptr_t)m->cf);
 }
 
-int master_run(struct conf **cf, const struct conf_args *args)
+int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 {
 	struct master m = {
 	    .cf = *cf,
@@ -347,7 +360,12 @@ int master_run(struct conf **cf, const struct conf_args *args)
 	struct err err = {""};
 	bool is_parent = false;
 	*cf = NULL;
+	m.argv = argv;
+	m.owns_paths = true;
+	m.control_fd = -1;
 	m.n_slots_wanted = m.n_slots;
+	m.http_fd = -1;
+	upgrade_remember(argv[0]);
 	signals_block();
 	int r = daemon_begin(&m, &is_parent, &err);
 	if (is_parent)

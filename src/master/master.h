@@ -17,6 +17,7 @@
 struct control;
 struct client;
 struct reload;
+struct upgrade;
 
 /* A message for a worker that its link did not take yet, or a connection for one that is not there yet. */
 struct letter {
@@ -59,6 +60,7 @@ struct keeper {
 	int http_fd; /* listens, from before the first fork to the exit; -1: no HTTP */
 	char http_at[128];
 	uint16_t http_port;
+	bool is_leaving; /* told to; no other one is started */
 	struct ev_io io;
 	struct ev_timer timer;
 };
@@ -72,6 +74,15 @@ struct master {
 	struct reload *reload;	      /* NULL: none is under way */
 	bool reload_again;	      /* HUP came meanwhile */
 	bool reload_failed;	      /* the last one */
+	char **argv;		      /* with which we were started, and a successor will be */
+	struct upgrade *upgrade;      /* a successor is there; NULL: none */
+	bool holds;		      /* a predecessor still serves: our workers wait */
+	bool is_heir;		      /* … or still delivers what it holds */
+	bool owns_paths;	      /* socket files are ours to remove */
+	struct input *heritage;	      /* endpoints that a predecessor bound */
+	size_t n_heritage;
+	int control_fd; /* likewise; -1: none */
+	int http_fd; /* likewise */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -118,6 +129,7 @@ void slots_describe_end(struct text *t, int status);
 /* keeper.c: the monitor comes and goes */
 int keeper_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
 void keeper_close(struct master *m);
+void keeper_leave(struct master *m); /* our heir has one of its own */
 void keeper_look(struct master *m); /* as slots_look */
 void keeper_reap(struct master *m);
 void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
@@ -169,6 +181,24 @@ void world_close_slot(struct master *m, unsigned slot);
 /* Names of all, in the directory. */
 void world_name(struct master *m);
 
+/* upgrade.c, upgrade_heir.c: our binary is replaced by a newer one */
+void upgrade_remember(const char *argv0); /* before the working directory changes */
+void upgrade_begin(struct master *m, struct client *client);
+/* A worker left, died, or became ready. */
+void upgrade_look(struct master *m);
+void upgrade_abort(struct master *m);
+void upgrade_fini(struct master *m);
+/* Workers leave, and nobody comes after them. */
+bool upgrade_is_leaving(const struct master *m);
+/* Takes what a predecessor has bound, when there is one. 0, or -errno with err. */
+int upgrade_inherit(struct master *m, struct err *err);
+/* Before upgrade_inherit: whether a predecessor started us. */
+bool upgrade_has_predecessor(void);
+/* The world is made: what was not wanted of it is closed. */
+void upgrade_settle(struct master *m);
+/* All workers of ours are ready. */
+void upgrade_ready(struct master *m);
+
 /* reload.c */
 /* `client`: who asked, or NULL. */
 void reload_begin(struct master *m, struct client *client);
@@ -198,6 +228,7 @@ void daemon_ready(struct master *m);
 /* pidfile.c: written and locked, removed. The configuration's path must not change meanwhile. */
 int pidfile_open(struct master *m, struct err *err);
 void pidfile_close(struct master *m);
+void pidfile_leave(struct master *m); /* unlocked, but not removed: our heir takes it */
 
 /* notify.c: words for systemd; nothing when it did not start us */
 void notify_init(struct master *m);
@@ -205,6 +236,7 @@ void notify_ready(struct master *m);     /* serving, also after a reload */
 void notify_status(struct master *m);    /* after each change of a slot */
 void notify_reloading(struct master *m); /* until notify_ready */
 void notify_stopping(struct master *m);
+void notify_heir(struct master *m, pid_t heir); /* it is the main process now */
 
 /* account.c: lines for the log */
 void account_start(struct master *m);
@@ -225,6 +257,8 @@ void control_close(struct master *m);
 int control_move(struct master *m, const struct conf *cf, struct err *err);
 /* The answer of a command that took its time; ends the client. */
 void control_answer(struct client *client, struct text *t);
+void control_pause(struct master *m, bool is_paused); /* the next clients are a successor's */
+int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
 void master_ready(struct master *m);

@@ -94,3 +94,11 @@ void notify_stopping(struct master *m)
 {
 	tell(m, "STOPPING=1\nSTATUS=Delivering what was accepted.");
 }
+
+/* Said by us, since systemd listens to the main process only. */
+void notify_heir(struct master *m, pid_t heir)
+{
+	char text[100];
+	snprintf(text, sizeof text, "MAINPID=%d\nSTATUS=Upgraded.", (int)heir);
+	tell(m, text);
+}

@@ -69,12 +69,18 @@ int pidfile_open(struct master *m, struct err *err)
 	}
 }
 
+void pidfile_leave(struct master *m)
+{
+	if (m->pid_file != -1)
+		close(m->pid_file);
+	m->pid_file = -1;
+}
+
 void pidfile_close(struct master *m)
 {
 	if (m->pid_file == -1)
 		return;
 	if (is_still(m->cf->pid_file, m->pid_file))
 		unlink(m->cf->pid_file);
-	close(m->pid_file);
-	m->pid_file = -1;
+	pidfile_leave(m);
 }

@@ -74,9 +74,14 @@ int post_send(struct slot *s, const void *msg, size_t len, int fd)
 	return 0;
 }
 
+static enum link_type type_of(const struct letter *l)
+{
+	return ((const struct link_message *)(const void *)l->bytes)->type;
+}
+
 static bool is_connection(const struct letter *l)
 {
-	return ((const struct link_message *)(const void *)l->bytes)->type == LINK_CONNECTION;
+	return type_of(l) == LINK_CONNECTION || type_of(l) == LINK_LINES;
 }
 
 void post_close(struct slot *s)
@@ -93,6 +98,29 @@ void post_close(struct slot *s)
 }
 
 /* -- connections --------------------------------------------------------------------------------------------------- */
+
+/* Lines that no worker will have: they were passed, and are lost here. In the account of their output's first backend. */
+static void count_lines(struct slot *s, const struct letter *l)
+{
+	struct master *m = s->m;
+	const struct link_message *msg = (const void *)l->bytes;
+	char buf[65536];
+	uint64_t lines = 0;
+	ssize_t n;
+	for (off_t at = 0; (n = pread(l->fd, buf, sizeof buf, at)) > 0; at += n)
+		for (ssize_t i = 0; i < n; i++)
+			lines += buf[i] == '\n'; /* of a head of a section, too: at most so many */
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		if (m->outputs[i].index != msg->input)
+			continue;
+		struct stats_backend *be = stats_backend(s->page, m->outputs[i].blocks[0]);
+		be->taken_over_records += lines;
+		be->dropped_shutdown_records += lines;
+		stats_touch(s->page, STATS_BACKEND, m->outputs[i].blocks[0]);
+	}
+	m->has_left |= lines > 0;
+	log_warn("%llu lines that worker %u had handed over are lost", (unsigned long long)lines, s->number);
+}
 
 static void count(struct slot *s, const struct letter *l)
 {
@@ -135,7 +163,10 @@ void post_count_connections(struct slot *s)
 	struct letter *l;
 	while ((l = STAILQ_FIRST(&s->connections)) != NULL) {
 		STAILQ_REMOVE_HEAD(&s->connections, next);
-		count(s, l);
+		if (type_of(l) == LINK_LINES)
+			count_lines(s, l);
+		else
+			count(s, l);
 		letter_free(l);
 	}
 	stats_publish(s->page);

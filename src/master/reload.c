@@ -265,6 +265,8 @@ static const char *cannot(const struct master *m)
 {
 	if (m->is_draining || !m->has_started)
 		return m->is_draining ? "millrace is draining." : "millrace has not started yet; try again.";
+	if (m->upgrade || m->is_heir)
+		return "an upgrade is under way; try again.";
 	if (!m->args)
 		return "fastcapa cannot be reloaded; restart it.";
 	return m->args->path ? NULL : "There is no configuration file: millrace was started with flags only; restart it.";

@@ -116,6 +116,7 @@ static void became_ready(struct slot *s)
 			post_give_connections(&s->m->slots[i], s);
 	master_ready(s->m);
 	reload_look(s->m);
+	upgrade_look(s->m);
 	slots_look(s->m);
 }
 
@@ -146,7 +147,8 @@ static void hear(struct slot *s, const struct link_message *msg)
 	if (msg->type == LINK_LEFT && !s->has_left) {
 		/* its rings are closed at once, so that others get their share */
 		s->has_left = true;
-		s->unread_packets = inputs_died(s, s->is_ending);
+		s->unread_packets = inputs_died(s, s->is_ending || upgrade_is_leaving(m));
+		upgrade_look(m);
 	}
 	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
 		if (m->inputs[i].type->exclude)
@@ -161,7 +163,7 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 	int fd;
 	ssize_t n;
 	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) >= (ssize_t)sizeof msg.head) {
-		if (fd != -1 && msg.head.type == LINK_CONNECTION)
+		if (fd != -1 && (msg.head.type == LINK_CONNECTION || msg.head.type == LINK_LINES))
 			post_keep_connection(s, &msg, (size_t)n, fd);
 		else if (fd != -1)
 			close(fd);
@@ -200,6 +202,7 @@ static void start(struct slot *s)
 		    .stats = m->stats,
 		    .inputs = m->inputs,
 		    .outputs = m->outputs,
+		    .holds = m->holds,
 		    .link = pair[1],
 		    .identity = &m->identity,
 		};
@@ -255,7 +258,8 @@ static void died(struct slot *s, int status)
 	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
 	slots_describe_end(&t, status);
 	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
-	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, for_good || s->is_ending);
+	bool is_last = for_good || s->is_ending || upgrade_is_leaving(m);
+	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, is_last);
 	if (left_clean)
 		stats_adopt(s->page); /* it has counted what it left */
 	else
@@ -300,6 +304,7 @@ void slots_reap(struct master *m)
 		died(s, status);
 	}
 	reload_look(m);
+	upgrade_look(m);
 	slots_look(m);
 }
 
@@ -323,7 +328,7 @@ void slots_leave(struct slot *s, bool ends)
 	struct master *m = s->m;
 	struct link_message msg = {.type = LINK_LEAVE, .slot = s->number, .value = m->cf->drain_timeout};
 	uint64_t now_us = clock_us();
-	for (size_t i = 0; !ends && i < m->n_inputs; i++)
+	for (size_t i = 0; !ends && !upgrade_is_leaving(m) && i < m->n_inputs; i++)
 		if (m->inputs[i].type->prepare_successor)
 			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
 	if (ends)
@@ -349,6 +354,8 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 	uint64_t again_us, lend_us = UINT64_MAX;
 	switch (life_next(&s->life, now_us, m->cf->start_timeout, &again_us)) {
 	case LIFE_START:
+		if (upgrade_is_leaving(m)) /* its successor is another program's */
+			break;
 		start(s);
 		again_us = now_us;
 		break;
@@ -395,7 +402,7 @@ void slots_look(struct master *m)
 void slots_renew_stale(struct master *m)
 {
 	struct slot *stale = NULL;
-	if (m->reload)
+	if (m->reload || m->upgrade)
 		return;
 	for (unsigned k = m->n_slots; k-- > 0;) {
 		if (m->slots[k].life.state != LIFE_READY)

@@ -243,12 +243,14 @@ static struct endpoint *find_endpoint(struct master *m, const struct input *in, 
 	struct endpoint *ep = NULL;
 	for (size_t i = 0; !ep && i < m->n_inputs; i++)
 		ep = input_find_endpoint(&m->inputs[i], in, address);
+	for (size_t i = 0; !ep && i < m->n_heritage; i++)
+		ep = input_find_endpoint(&m->heritage[i], in, address);
 	return ep;
 }
 
-static int place_endpoint(struct master *m, const struct input *in, struct endpoint *ep, unsigned from, struct err *err)
+static int place_endpoint(struct master *m, const struct input *in, struct endpoint *ep, struct err *err)
 {
-	for (unsigned k = from; k < ep->n_fds; k++) {
+	for (unsigned k = ep->n_blocks; k < ep->n_fds; k++) {
 		char unit[16];
 		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
 		int block = place(m, STATS_ENDPOINT, ep->name, in->index, unit, err);
@@ -292,11 +294,14 @@ static int make_input(struct master *m, const struct conf *cf, size_t i, struct 
 	r = 0;
 	for (size_t k = 0; r == 0 && k < addresses->n; k++) {
 		struct endpoint *from = find_endpoint(m, in, addresses->items[k]);
-		r = input_add_endpoint(in, addresses->items[k], from, err);
+		int group = from ? from->group : -1;
+		if (from && from->n_fds == 0) /* only its name came from a predecessor */
+			from = NULL;
+		r = input_add_endpoint(in, addresses->items[k], from, group, err);
 		if (r == -EADDRINUSE)
 			explain(m, in, addresses->items[k], err);
-		if (r == 0 && !from)
-			r = place_endpoint(m, in, &in->endpoints[k], 0, err);
+		if (r == 0)
+			r = place_endpoint(m, in, &in->endpoints[k], err);
 	}
 	return r;
 }
@@ -323,11 +328,13 @@ static int adjust_endpoints(struct master *m, struct world *w, struct err *err)
 		for (unsigned k = 0; r == 0 && k < w->inputs[i].n_endpoints; k++) {
 			struct input *in = &w->inputs[i];
 			struct endpoint *ep = &in->endpoints[k];
-			unsigned had = ep->n_fds;
-			if (in->type->adjust && m->inputs)
+			if (!m->inputs && ep->n_fds > 1 && ep->n_fds > w->n_slots)
+				return err_set(err, -EINVAL, "Cannot take over %s with fewer workers than it has sockets "
+					       "(%u): reload with so many first.", ep->name, ep->n_fds);
+			if (in->type->adjust && ep->moved_from)
 				r = in->type->adjust(in, ep, err);
-			if (r == 0 && ep->n_fds > had)
-				r = place_endpoint(m, in, ep, had, err);
+			if (r == 0)
+				r = place_endpoint(m, in, ep, err);
 		}
 	return r;
 }

@@ -154,10 +154,10 @@ static uint64_t sum_of(const struct writer *w, enum stats_scope scope, unsigned 
 	return stats_named(w->m->copy, STATS_ALL, scope, index, name);
 }
 
-/* 0: no name; 1: there; more: it was, and its totals stay. */
+/* What a reload removed keeps its totals, and is not listed. */
 static bool is_present(const struct stats_entry *e)
 {
-	return e->used == 1;
+	return e->used == STATS_USED;
 }
 
 /* -- the sheets ------------------------------------------------------------------------------------------------------

@@ -108,6 +108,10 @@ static unsigned put_lines(struct statsite *st, const struct line *lines, unsigne
 	for (unsigned i = 0; i < n; i++) {
 		const struct line *l = &lines[i];
 		struct backend *be = to[i];
+		if (UNLIKELY(st->pass_fd != -1)) {
+			statsite_pass_line(be, l);
+			continue;
+		}
 		if (!be->queue.is_marked) {
 			be->queue.is_marked = true;
 			st->changed[st->n_changed++] = be;
@@ -344,6 +348,7 @@ static int statsite_open(struct output *out, struct err *err)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
 	}
 	st->magic = STATSITE_MAGIC;
+	st->pass_fd = -1;
 	st->out = out;
 	st->shards = out->shared;
 	st->n_backends = n;
@@ -409,6 +414,8 @@ const struct output_type output_statsite = {
     .fill = statsite_fill,
     .unprepare = statsite_unprepare,
     .reload = statsite_reload,
+    .pass = statsite_pass,
+    .take = statsite_take,
     .shared_open = statsite_shared_open,
     .open = statsite_open,
     .send = statsite_send,

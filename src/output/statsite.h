@@ -100,6 +100,7 @@ struct statsite {
 	uint64_t pending_lines;
 	uint64_t random;
 	bool is_draining;
+	int pass_fd; /* what comes is for another worker: it goes here; -1: no */
 	struct backend_list stuck; /* for whose room batches are held back: one for each input at most */
 	uint64_t log_window_us, log_lines, log_held;
 };
@@ -116,6 +117,12 @@ struct backend *statsite_backend_new(struct statsite *st, const struct conf_back
 
 /* statsite_reload.c */
 int statsite_reload(struct output *out, const struct conf_output *cf, void *shared);
+/* statsite_pass.c */
+int statsite_pass(struct output *out);
+void statsite_take(struct output *out, int fd);
+/* A line while we pass. */
+void statsite_pass_line(struct backend *be, const struct line *l);
+
 /* Those that were removed: ends what is empty. */
 void statsite_look_at_leaving(struct statsite *st);
 /* All of them end now; what they hold is counted. */

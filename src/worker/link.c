@@ -97,6 +97,16 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	case LINK_LEAVE:
 		worker_drain(w, m->value, m->text[0] ? INPUT_SLOT_ENDS : INPUT_SLOT_STAYS);
 		break;
+	case LINK_GO:
+		worker_go(w);
+		break;
+	case LINK_LINES:
+		for (size_t i = 0; fd != -1 && i < w->n_outputs; i++)
+			if (w->outputs[i].index == m->input && w->outputs[i].type->take)
+				w->outputs[i].type->take(&w->outputs[i], fd);
+		if (fd != -1)
+			close(fd);
+		break;
 	case LINK_END:
 		end_of(w, m);
 		break;

@@ -6,6 +6,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -14,6 +15,9 @@
 
 /* At the deadline what waits in the kernel's buffers is still read, to be counted; not longer than this. */
 static const uint64_t discard_limit_us = 200000;
+/* A worker that makes place for another waits so long for peers that take nothing. */
+static const uint64_t pass_after_us = 500000;
+static const double patience_seconds = 0.1;
 
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
@@ -82,12 +86,9 @@ static void answer_status(struct input *in, struct text *t)
 }
 
 /* Who an output talks to is left out of what we capture; the master knows it for the handles that it makes later. */
-static void peers_changed(struct output *out, const char *peers)
+static void tell_peers(struct worker *w)
 {
-	struct worker *w = out->worker;
 	struct text all = {0};
-	free(w->peers[out->index]);
-	w->peers[out->index] = strdup(peers);
 	for (size_t i = 0; i < w->n_outputs; i++)
 		if (w->peers[i] && w->peers[i][0])
 			text_add(&all, "%s%s", all.len ? "," : "", w->peers[i]);
@@ -99,9 +100,17 @@ static void peers_changed(struct output *out, const char *peers)
 	text_free(&all);
 }
 
+static void peers_changed(struct output *out, const char *peers)
+{
+	struct worker *w = out->worker;
+	free(w->peers[out->cf->index]);
+	w->peers[out->cf->index] = strdup(peers);
+	tell_peers(w);
+}
+
 static bool captures(const struct worker *w)
 {
-	for (size_t i = 0; i < w->n_inputs; i++)
+	for (size_t i = 0; i < w->cf->n_inputs; i++)
 		if (w->inputs[i].type->exclude && w->inputs[i].cf->exclude_own)
 			return true;
 	return false;
@@ -241,6 +250,46 @@ static uint64_t left_behind(const struct worker *w)
 	return left;
 }
 
+/* What peers do not take goes to the next worker. */
+static void pass_outputs(struct worker *w)
+{
+	if (w->has_passed)
+		return;
+	w->has_passed = true;
+	ev_timer_stop(w->loop, &w->patience);
+	for (size_t i = 0; i < w->n_outputs; i++)
+		w->pass_fds[i] = w->outputs[i].type->pass ? w->outputs[i].type->pass(&w->outputs[i]) : -1;
+}
+
+static void look_at_progress(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct worker *w = timer->data;
+	uint64_t pending = 0, now_us = clock_us();
+	for (size_t i = 0; i < w->n_outputs; i++)
+		pending += w->outputs[i].type->pending(&w->outputs[i]);
+	if (pending != w->pending_records) {
+		w->pending_records = pending;
+		w->pending_since_us = now_us;
+	} else if (pending > 0 && now_us >= w->pending_since_us + pass_after_us) {
+		pass_outputs(w);
+	}
+}
+
+/* All that is to go into them has: the next worker may have them. */
+static void send_passed(struct worker *w)
+{
+	for (size_t i = 0; w->has_passed && i < w->n_outputs; i++) {
+		struct link_message m = {.type = LINK_LINES, .slot = w->slot, .input = w->outputs[i].index};
+		if (w->pass_fds[i] == -1)
+			continue;
+		while (net_send_fd(w->setup->link, &m, sizeof m, w->pass_fds[i]) == -EAGAIN) {
+			struct pollfd p = {.fd = w->setup->link, .events = POLLOUT};
+			poll(&p, 1, -1); /* we have nothing else to do any more */
+		}
+	}
+}
+
 void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave)
 {
 	double seconds = (double)deadline_us / 1e6;
@@ -254,6 +303,10 @@ void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
 	w->left_before = left_behind(w);
+	w->leave = leave;
+	w->pending_since_us = clock_us();
+	if (leave != INPUT_ALL_END)
+		ev_timer_again(w->loop, &w->patience);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
 		in->leave = leave;
@@ -289,13 +342,33 @@ static void discard_inputs(struct worker *w)
 	}
 }
 
+void worker_go(struct worker *w)
+{
+	struct err err = {""};
+	if (w->n_inputs > 0 || w->stage != WORKER_SERVING)
+		return;
+	w->n_inputs = w->cf->n_inputs;
+	if (open_inputs(w, &err) == 0) {
+		tell_peers(w); /* what the outputs have found out meanwhile */
+		return;
+	}
+	link_send(w, LINK_FATAL, err.text);
+	_exit(WORKER_EXIT_FATAL);
+}
+
 static _Noreturn void leave(struct worker *w)
 {
+	if (w->stage != WORKER_DONE && w->leave != INPUT_ALL_END) {
+		pass_outputs(w);
+		for (size_t i = 0; i < w->n_outputs; i++)
+			drain_resume(&w->outputs[i]); /* what was held back goes there, too */
+	}
 	if (w->stage != WORKER_DONE)
 		discard_inputs(w);
 	for (size_t i = 0; i < w->n_outputs; i++)
 		w->outputs[i].type->close(&w->outputs[i]);
 	publish_all(w);
+	send_passed(w);
 	_exit(left_behind(w) > w->left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
 }
 
@@ -308,7 +381,7 @@ void worker_run(const struct worker_setup *setup)
 	    .page = stats_slot_page(setup->stats, setup->slot),
 	    .inputs = setup->inputs,
 	    .outputs = setup->outputs,
-	    .n_inputs = setup->cf->n_inputs,
+	    .n_inputs = setup->holds ? 0 : setup->cf->n_inputs,
 	    .n_outputs = setup->cf->n_outputs,
 	};
 	struct err err = {""};
@@ -335,6 +408,8 @@ void worker_run(const struct worker_setup *setup)
 	}
 	link_init(&w);
 	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
+	ev_timer_init(&w.patience, look_at_progress, 0, patience_seconds);
+	w.patience.data = &w;
 	ev_prepare_init(&w.before_wait, before_wait);
 	w.before_wait.data = &w;
 	ev_prepare_start(w.loop, &w.before_wait);

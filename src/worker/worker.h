@@ -26,6 +26,7 @@ struct worker {
 	struct output *outputs;
 	size_t n_inputs, n_outputs;
 	enum worker_stage stage;
+	enum input_leave leave;
 	uint64_t left_before; /* by the slot's earlier tenants, and by this one until it drained */
 	unsigned dense_sources; /* that rest between reads */
 	bool has_finite;	/* inputs that end by themselves */
@@ -44,6 +45,10 @@ struct worker {
 	bool has_told_left;
 	int shared_fds[CONF_OUTPUTS_MAX]; /* of LINK_SHARED, by the output's place; -1: none */
 	struct ev_timer deadline;
+	struct ev_timer patience; /* while leaving for a successor: do outputs get rid of anything? */
+	uint64_t pending_records, pending_since_us;
+	bool has_passed;
+	int pass_fds[CONF_OUTPUTS_MAX];
 };
 
 /* drain.c: reading, from the loop. */
@@ -69,6 +74,9 @@ bool link_pass(struct source *s, const struct input_passed *p);
 /* Reads what is there and will not be read by somebody else, delivers it, ends the loop. A second call can only bring the
  * deadline nearer. */
 void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave);
+
+/* It held until now. */
+void worker_go(struct worker *w);
 
 /* reload.c */
 /* Takes fd. */

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
-import json
-import re
+import os
+import signal
 
-from conftest import wait_for
+import pytest
+from conftest import BUILD, Millrace, Process, free_port, wait_for
+from faults import is_alive
 
 
 class Config:
@@ -50,6 +52,59 @@ class Config:
         return r.stderr.splitlines()
 
 
+class Upgraded(Millrace):
+    """A millrace behind a link to its binary, which a test points elsewhere; the present master's pid is asked of it."""
+
+    def __init__(self, bench, text):
+        self.binary = bench.path / "millrace"
+        self.point_at(BUILD / "millrace")
+        bench.port = bench.port or free_port()
+        self.bench, self.control = bench, bench.path / "control.sock"
+        (bench.path / "millrace.yaml").write_text(
+            text.replace("{port}", str(bench.port)).replace("{control}", str(self.control)))
+        self.expected_exit, self.expected_errors = 0, []
+        Process.__init__(self, [self.binary, "-c", bench.path / "millrace.yaml"], bench.path)
+        self.wait_line(r"millrace is serving with \d+ worker")
+
+    def point_at(self, program):
+        link = self.binary.with_suffix(".new")
+        link.symlink_to(program)
+        link.rename(self.binary)
+
+    @property
+    def master(self):
+        return self.status()["pid"]
+
+    def upgrade(self):
+        """By the control socket; the new master's pid, when the old one has ended."""
+        old = self.master
+        r = self.ctl("upgrade", check=False)
+        assert r.returncode == 0, r.stdout + r.stderr + "\n".join(self.err[-20:])
+        if old == self.p.pid:
+            self.p.wait(20)
+        wait_for(lambda: not is_alive(old), "the old master to end")
+        assert self.master != old
+        return self.master
+
+    def finish(self):
+        """The last master balances and ends; what the first one left is its exit code."""
+        last = self.master
+        self.check()
+        os.kill(last, signal.SIGTERM)
+        wait_for(lambda: not is_alive(last), "the last master to end")
+        assert self.p.wait(20) == 0, "\n".join(self.err[-60:])
+        for line in self.err:
+            if " ERROR " in line and not any(e in line for e in self.expected_errors):
+                pytest.fail(line)
+
+    def kill(self):
+        if self.control.exists():
+            r = self.ctl("pages", check=False)
+            if r.returncode == 0:
+                os.kill(int(r.stdout.split()[-1]), signal.SIGKILL)
+        super().kill()
+
+
 def master_counters(millrace):
     return {r["name"]: r["value"] for r in millrace.stats()["counters"] if r["scope"] == "master"}
 
@@ -66,10 +121,3 @@ def worker_rows(millrace):
 def wait_counter(millrace, name, value):
     wait_for(lambda: master_counters(millrace)[name] == value, f"{name} {value}")
 
-
-def reported(lines, pattern):
-    return [line for line in lines if re.search(pattern, line)]
-
-
-def as_json(text):
-    return json.loads(text)

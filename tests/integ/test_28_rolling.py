@@ -155,6 +155,51 @@ def test_max_connections_and_held_batches(bench):
     assert (report["distinct"], report["doubles"]) == (lines, 0)
 
 
+@pytest.mark.parametrize("overflow", ["drop_newest", "block"])
+def test_what_waits_for_a_backend_that_is_away_goes_to_the_successor(bench, overflow):
+    """Rolled twice, then with fewer and with more workers: the lines are delivered when the backend is there, once."""
+    there = bench.sink("--number", "--keys", 10000)
+    port = free_port()
+    limit = "128KiB" if overflow == "block" else "64MiB"
+    config = Config(bench, [f"127.0.0.1:{port}", *there.addresses],
+                    output=f", overflow: {overflow}, queue_limit: {limit}, reconnect_max: 300ms")
+    millrace = config.start()
+    n = 40000 if overflow == "block" else 5000
+    sent = Sender(bench, "--sources", 16, "--lines", n, "--bytes", 300, "--pps", 4000)
+    if overflow == "block":
+        wait_for(lambda: Counters(millrace).sum("input", "held", input="udp") > 0, "the input to be held")
+    lines = sent.finish()["lines"]
+    assert lines >= n
+    for workers in (2, 2, 1, 3):
+        config.workers = workers
+        config.output += " "
+        memory = 64 + len(config.output)
+        config.write(config.text().replace("queue_limit", f"memory_limit: {memory}MiB, queue_limit"))
+        assert millrace.ctl("reload").stdout
+        millrace.check()
+    late = Collector(bench, ports=[port])
+    wait_for(lambda: there.report()["lines"] + len(late.lines(port)) >= lines, "all lines", 30)
+    counters = wait_settled(millrace)
+    assert counters.sum("input", "received_lines") == lines == counters.sum("backend", "delivered_records")
+    assert (counters.dropped(), counters.sum("backend", "unconfirmed_records"), counters.resent()) == (0, 0, 0)
+    assert counters.sum("backend", "passed_records") == counters.sum("backend", "taken_over_records") > 0
+    assert counters.unbalanced() == []
+
+
+def test_a_stalled_backend_costs_a_rolled_worker_nothing(bench):
+    """What was sent and not acknowledged goes to the successor, too, and may arrive twice, as the counter says."""
+    sink = bench.sink("--number", "--keys", 10000, "--stall", "--rcvbuf", "8KiB")
+    config = Config(bench, sink.addresses)
+    millrace = config.start()
+    lines = bench.replay("--number", "--lines", 30000, "--bytes", 300, "--sources", 16)["lines"]
+    config.reload(output=", memory_limit: 512MiB")
+    sink.ask("stall off")
+    report = sink.wait_lines(lines, key="distinct")
+    counters = wait_settled(millrace)
+    assert report["distinct"] == lines and report["doubles"] <= counters.resent()
+    assert (counters.dropped(), counters.sum("backend", "unconfirmed_records")) == (0, 0)
+
+
 def test_outputs_and_routes_change(bench):
     """A second output comes, takes a copy, then the first goes: the ledger balances in each page all the time."""
     one, two = bench.sink("--number", "--keys", 10000), bench.sink("--number", "--keys", 10000)

@@ -6,7 +6,7 @@ from conftest import wait_for
 from faults import Counters
 from kafka_peers import Mock, needs_kafka
 from packets import Wire, arrived, conf, enter_network, flow_frames, flow_number, needs_pcap, read_pcap, write_pcap
-from reload_rig import Config
+from reload_rig import Config, Upgraded
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
 PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/design.md
@@ -73,3 +73,33 @@ def test_a_filter_and_an_interface_that_cannot_be(wire, bench):
     assert config.millrace.worker_pids() == pids
     *_, line = config.refuse(conf(mock.bootstrap, "t", workers=2, inputs="fanout: cpu,"))
     assert "restart" in line
+
+
+def test_an_upgrade_under_load(wire, bench):
+    """The new rings join the group before the old ones leave it."""
+    mock = Mock(bench, "t:4")
+    n, loops, pps = 20000, 3, 20000
+    file = write_pcap(bench.path / "k.pcap", flow_frames(n, 200))
+    text = conf(mock.bootstrap, "t", workers=2)
+    millrace = bench._keep(Upgraded(bench, text))
+    sender = wire.start(bench, file, "--pps", str(pps), "--unique-ip", "--loop", str(loops))
+    upgrades = 0
+    for _ in range(4):
+        had = Counters(millrace).sum("input", "received_packets")
+        wait_for(lambda: Counters(millrace).sum("input", "received_packets") > had + 5000 or sender.p.poll() is not None,
+                 "packets to flow")
+        upgrades += sender.p.poll() is None
+        millrace.upgrade()
+        millrace.check()
+    assert upgrades >= 2
+    sent = wire.sent(sender)
+    wait_for(lambda: (lambda c: c.waiting() == 0 and c.sum("endpoint", "ring_packets") == 0)(Counters(millrace)), "all to be read",
+             30)
+    c = Counters(millrace)
+    uncounted = sent - counted(c)
+    found = [(f[26:34], flow_number(f)[0]) for _, _, f in read_pcap(arrived(mock.bootstrap, "t"))]
+    print(f"{upgrades} upgrades: sent {sent}, arrived {len(found)}, unread in rings that were closed "
+          f"{c.sum('endpoint', 'dropped_dead_ring_packets')}, uncounted {uncounted}")
+    assert abs(uncounted) <= PER_CHANGE * 4 * 2
+    assert len(set(found)) == len(found), "a packet arrived twice"
+    assert c.sum("backend", "delivered_records") == c.sum("input", "received_packets") == len(found)

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * statsite_pass: what a worker that leaves could not deliver goes to its successor, in a memfd: a section for each backend.
+ * What was sent and not acknowledged goes too, and is sent again there. Worker only.
+ *
+ *   | block, bytes | lines, each with its newline | block, bytes | lines …
+ */
+#include "statsite.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct section {
+	uint32_t block;
+	uint32_t reserved;
+	uint64_t bytes;
+};
+
+enum { PIECES = 64 };
+
+/* The file is in memory: what does not fit there is lost, and counted by the caller. */
+static bool write_all(int fd, const void *bytes, size_t len)
+{
+	const char *at = bytes;
+	while (len > 0) {
+		ssize_t n = write(fd, at, len);
+		if (n == -1 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		at += n;
+		len -= (size_t)n;
+	}
+	return true;
+}
+
+static bool write_queue(int fd, struct backend *be)
+{
+	struct queue *q = &be->queue;
+	struct section s = {.block = be->block, .bytes = queue_unsent_bytes(q)};
+	struct iovec iov[PIECES];
+	bool done = write_all(fd, &s, sizeof(s));
+	while (done && queue_unsent_bytes(q) > 0) {
+		unsigned n = queue_unsent(q, iov, PIECES, SIZE_MAX);
+		uint64_t bytes = 0;
+		for (unsigned i = 0; done && i < n; i++) {
+			done = write_all(fd, iov[i].iov_base, iov[i].iov_len);
+			bytes += iov[i].iov_len;
+		}
+		if (done) {
+			queue_sent(q, bytes);
+			queue_acked(q, bytes);
+		}
+	}
+	return done;
+}
+
+/* Whatever its state: its connection ends here, and its lines begin anew elsewhere. */
+static bool pass_backend(int fd, struct backend *be)
+{
+	if (be->state == BACKEND_UP && backend_is_tcp(be))
+		backend_tcp_settle(be);
+	if (queue_held_bytes(&be->queue) == 0)
+		return true;
+	if (be->state != BACKEND_WAITING)
+		backend_lost(be, "its lines go to another worker");
+	uint64_t lines = queue_unsent_lines(&be->queue);
+	if (!write_queue(fd, be))
+		return false;
+	be->draft->passed_records += lines;
+	backend_account(be);
+	return true;
+}
+
+int statsite_pass(struct output *out)
+{
+	struct statsite *st = out->impl;
+	struct backend *be;
+	int fd = memfd_create("millrace-lines", MFD_CLOEXEC);
+	bool done = fd != -1;
+	for (size_t i = 0; done && i < st->n_backends; i++)
+		done = pass_backend(fd, st->backends[i]);
+	TAILQ_FOREACH(be, &st->leaving, leaving)
+	{
+		done = done && pass_backend(fd, be);
+	}
+	if (!done) {
+		log_error("output %s: no memory to hand lines to the next worker", out->cf->name);
+		if (fd != -1)
+			close(fd);
+		return -1;
+	}
+	st->pass_fd = fd;
+	if (st->draft->held_records > 0)
+		ev_feed_event(out->loop, &st->room_event, EV_CUSTOM);
+	return fd;
+}
+
+void statsite_pass_line(struct backend *be, const struct line *l)
+{
+	struct section s = {.block = be->block, .bytes = l->len + UINT64_C(1)};
+	int fd = be->st->pass_fd;
+	be->draft->offered_records++;
+	if (write_all(fd, &s, sizeof(s)) && write_all(fd, l->bytes, l->len) && write_all(fd, "\n", 1))
+		be->draft->passed_records++;
+	else
+		be->draft->dropped_memory_records++;
+	stats_touch(be->st->out->page, STATS_BACKEND, be->block);
+}
+
+/* -- the other end --------------------------------------------------------------------------------------------------- */
+
+/* Of a backend that is no more: who has its keys now. What ends a key is not known any more: the first of both. */
+static struct backend *other(const struct statsite *st, const char *line, size_t len)
+{
+	size_t key = 0;
+	while (key < len && line[key] != ':' && line[key] != ' ')
+		key++;
+	return st->backends[shards_backend(st->shards, hash_murmur3_32(line, key, HASH_STATSRELAY_SEED))];
+}
+
+static struct backend *find(const struct statsite *st, uint32_t block)
+{
+	for (size_t i = 0; i < st->n_backends; i++)
+		if (st->backends[i]->block == block)
+			return st->backends[i];
+	return NULL;
+}
+
+/* Beyond queue_limit, which its last worker has kept already. */
+static void take_line(struct backend *be, const char *line, uint32_t len)
+{
+	struct queue *q = &be->queue;
+	uint64_t limit_bytes = q->limit_bytes;
+	q->limit_bytes = UINT64_MAX / 2;
+	bool fits = queue_reserve(q, len) == QUEUE_ROOM && queue_put(q, line, len);
+	queue_set_limit(q, limit_bytes);
+	be->draft->taken_over_records++;
+	if (fits)
+		be->counted_lines++; /* offered to its last worker, not to this one */
+	else
+		be->draft->dropped_memory_records++;
+}
+
+static void take_section(struct statsite *st, const struct section *s, const char *lines)
+{
+	struct backend *known = find(st, s->block);
+	const char *end = lines + s->bytes, *newline;
+	for (; lines < end && (newline = memchr(lines, '\n', (size_t)(end - lines))) != NULL; lines = newline + 1) {
+		size_t len = (size_t)(newline - lines);
+		struct backend *be = known != NULL ? known : other(st, lines, len);
+		if (len > LINE_MAX_BYTES)
+			continue; /* no worker writes such a one */
+		take_line(be, lines, (uint32_t)len);
+		if (known == NULL) {
+			statsite_due(be);
+			backend_account(be);
+		}
+	}
+	if (known != NULL) {
+		statsite_due(known);
+		backend_account(known);
+	}
+}
+
+void statsite_take(struct output *out, int fd)
+{
+	struct statsite *st = out->impl;
+	struct stat sb;
+	if (fstat(fd, &sb) == -1 || sb.st_size == 0)
+		return;
+	/* a page more: lines are copied 64 bytes at a time, over their end */
+	size_t size = (size_t)sb.st_size;
+	if (ftruncate(fd, sb.st_size + POOL_PAGE_BYTES) == -1)
+		return;
+	char *bytes = mmap(NULL, size + POOL_PAGE_BYTES, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (bytes == MAP_FAILED) {
+		log_error("output %s: no memory to take over %zu bytes of lines", out->cf->name, size);
+		return;
+	}
+	struct section s;
+	st->now_us = clock_us();
+	for (size_t at = 0; size - at > sizeof(s); at += s.bytes) {
+		memcpy(&s, bytes + at, sizeof(s));
+		at += sizeof(s);
+		if (s.bytes > size - at)
+			break;
+		take_section(st, &s, bytes + at);
+	}
+	munmap(bytes, size + POOL_PAGE_BYTES);
+	statsite_after_event(st);
+}

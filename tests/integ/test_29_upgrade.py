@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Upgrade: the binary is replaced under load. UDP sockets, TCP connections and counters go on; a new binary that does not start
+changes nothing."""
+import os
+import signal
+import socket
+import stat
+
+import pytest
+from conftest import BUILD, free_port, wait_for
+from faults import Counters, Sender, is_alive, wait_ready, wait_settled
+from peers import Collector, client, wait_read
+from reload_rig import Config, Upgraded, worker_rows
+
+pytestmark = pytest.mark.usefixtures("apart")
+
+
+def start(bench, backends, **kw):
+    config = Config(bench, backends, **kw)
+    config.millrace = millrace = bench._keep(Upgraded(bench, config.text()))
+    return config, millrace
+
+
+def broken(bench, text):
+    """A program that dies at start."""
+    file = bench.path / "broken"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return file
+
+
+def run_upgrades(bench, good, bad, pps):
+    sink = bench.sink("--number", "--keys", 10000, ports=2)
+    config, millrace = start(bench, sink.addresses)
+    common = ("--pps", pps, "--bytes", 300, "--time", "120s")
+    senders = [Sender(bench, "--sources", 64, *common),
+               Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, *common)]
+    sink.wait_lines(1000)
+    faults = ["exit 1", "kill -9 $$"]
+    for i in range(good + bad):
+        is_bad = i % (good // bad + 1) == 1 and i // (good // bad + 1) < bad
+        if is_bad:
+            millrace.point_at(broken(bench, faults[i % len(faults)]))
+            old, pids = millrace.master, wait_ready(millrace)
+            r = millrace.ctl("upgrade", check=False)
+            assert r.returncode == 1 and "Nothing has changed" in r.stderr
+            assert millrace.master == old and wait_ready(millrace) == pids
+            millrace.expected_errors.append("upgrade: ")
+            millrace.point_at(BUILD / "millrace")
+        else:
+            millrace.upgrade()
+        here = sink.report()["lines"]
+        sink.wait_lines(here + 500)
+        millrace.check()
+    lines = sum(s.stop()["lines"] for s in senders)
+    report = sink.wait_lines(lines, key="distinct")
+    assert (report["distinct"], report["doubles"], report["malformed"]) == (lines, 0, 0)
+    counters = wait_settled(millrace)
+    # the counters of all of them, by name
+    assert counters.sum("input", "received_lines") == counters.sum("backend", "delivered_records") == lines
+    assert counters.sum("input", "accepted_connections") == 8
+    assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops()) == (0, 0, 0)
+    assert counters.sum("input", "dropped_truncated_lines") == counters.sum("input", "dropped_stream_bytes") == 0
+    assert counters.unbalanced() == []
+
+
+@pytest.mark.parametrize("good, bad, pps", [
+    pytest.param(4, 2, 1000, id="some"),
+    pytest.param(15, 5, 3000, id="twenty", marks=pytest.mark.soak),
+])
+def test_upgrades_under_load(bench, good, bad, pps):
+    run_upgrades(bench, good, bad, pps)
+
+
+def test_an_unfinished_line_and_unix_sockets(bench):
+    backend = Collector(bench)
+    path = bench.path / "in.sock"
+    config, millrace = start(bench, backend.addresses, inputs={
+        "tcp": '{ type: tcp, bind: "127.0.0.1:{port}", to: [out] }',
+        "u": f'{{ type: unix, bind: "{path}", to: [out] }}'})
+    with client(bench, "tcp") as a, socket.socket(socket.AF_UNIX) as b:
+        b.connect(str(path))
+        a.sendall(b"half:")
+        b.sendall(b"other:")
+        for s in (a, b):
+            wait_read(s)
+        millrace.upgrade()
+        a.sendall(b"1|c\n")
+        b.sendall(b"2|c\n")
+        assert set(backend.wait_lines(2)) == {b"half:1|c", b"other:2|c"}
+    assert path.exists()
+    with socket.socket(socket.AF_UNIX) as b:
+        b.connect(str(path))
+        b.sendall(b"third:3|c\n")
+        backend.wait_lines(3)
+
+
+def test_what_waits_for_a_backend_that_is_away(bench):
+    """The old workers hand it to the new ones, after these have begun."""
+    port = free_port()
+    config, millrace = start(bench, [f"127.0.0.1:{port}"], output=", reconnect_max: 300ms")
+    lines = bench.replay("--number", "--lines", 5000, "--sources", 16)["lines"]
+    wait_for(lambda: Counters(millrace).waiting() == lines, "the lines to be held")
+    millrace.upgrade()
+    wait_for(lambda: Counters(millrace).waiting() == lines, "the lines to be held there")
+    late = Collector(bench, ports=[port])
+    assert len(late.wait_lines(lines)) == lines
+    counters = wait_settled(millrace)
+    assert counters.sum("input", "received_lines") == lines == counters.sum("backend", "delivered_records")
+    assert (counters.dropped(), counters.unbalanced()) == (0, [])
+
+
+def test_usr2_and_a_new_configuration(bench):
+    """The new one reads the file as it is then: more workers and another backend come with it."""
+    sink = bench.sink("--number", "--keys", 10000, ports=2)
+    config, millrace = start(bench, sink.addresses[:1])
+    sender = Sender(bench, "--sources", 64, "--pps", 2000, "--bytes", 300, "--time", "60s")
+    sink.wait_lines(1000)
+    config.workers, config.backends = 4, sink.addresses
+    config.write()
+    os.kill(millrace.pid, signal.SIGUSR2)
+    millrace.wait_line("in place of process")
+    assert len(wait_ready(millrace)) == 4
+    here = sink.report()["lines"]
+    sink.wait_lines(here + 1000)
+    lines = sender.stop()["lines"]
+    assert sink.wait_lines(lines)["doubles"] == 0
+    counters = wait_settled(millrace)
+    assert counters.sum("input", "received_lines") == lines
+    wait_for(lambda: not is_alive(millrace.p.pid), "the first to end")
+    config.reload(workers=5)  # takes the page of the history over
+    assert len(worker_rows(millrace)) == 5
+    assert Counters(millrace).sum("input", "received_lines") == lines
+
+
+def test_a_broken_file_and_fewer_workers_change_nothing(bench):
+    sink = bench.sink("--number")
+    config, millrace = start(bench, sink.addresses)
+    old, pids = millrace.master, wait_ready(millrace)
+    millrace.expected_errors += ["upgrade: ", "Cannot take over"]
+    good = config.text()
+    for text in ("workers: many\n", good.replace("workers: 2", "workers: 1")):  # more sockets than workers
+        config.write(text)
+        r = millrace.ctl("upgrade", check=False)
+        assert r.returncode == 1 and "Nothing has changed" in r.stderr
+        assert millrace.master == old and wait_ready(millrace) == pids
+    config.write(good)
+    lines = bench.replay("--number", "--lines", 2000, "--sources", 64)["lines"]
+    assert sink.wait_lines(lines)["distinct"] == lines
