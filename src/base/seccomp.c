@@ -26,6 +26,7 @@ static const struct {
 } allowed[] = {
     /* memory; mmap with PROT_EXEC too: getaddrinfo loads its modules, OpenSSL its providers */
     {BOTH, "brk mmap munmap mremap mprotect madvise mincore membarrier mlock munlock get_mempolicy"},
+    {WORKER, "memfd_create"}, /* what it could not deliver, for its successor */
     /* descriptors that it has */
     {BOTH, "read readv pread64 preadv write writev pwrite64 pwritev lseek close close_range dup dup2 dup3 fcntl fstat "
 	   "ioctl fsync fdatasync ftruncate flock pipe pipe2 fadvise64 sendfile splice"},
