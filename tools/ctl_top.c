@@ -51,18 +51,28 @@ static uint64_t worker_lost(const struct stats_copy *c, int slot)
 	       scope_lost(c, slot, STATS_BACKEND);
 }
 
+static uint64_t received(const struct stats_copy *c, int slot)
+{
+	uint64_t n = 0;
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
+		n += ctl_received(c, slot, i);
+	return n;
+}
+
 static void top_workers(const struct sample *a, const struct sample *b, struct text *t)
 {
-	static const char *const names[] = {"received_datagrams", "received_lines", "received_bytes"};
+	static const char *const names[] = {"received_lines", "received_bytes"};
 	struct ctl_table table = {.columns = 8, .left = 2};
 	uint64_t us = b->at_us - a->at_us;
-	ctl_heading(&table, "worker|state|pid|datagrams/s|lines/s|bytes/s|lost/s|dense");
+	ctl_heading(&table, ctl_reads_packets(b->copy) ? "worker|state|pid|packets/s|lines/s|bytes/s|lost/s|dense"
+						       : "worker|state|pid|datagrams/s|lines/s|bytes/s|lost/s|dense");
 	for (unsigned slot = 0; slot < stats_slots(stats_copy_of(b->copy)); slot++) {
 		ctl_cell(&table, "%u", slot);
 		uint64_t pid = stats_named(b->copy, STATS_ALL, STATS_SLOT, slot, "pid");
 		uint64_t state = stats_named(b->copy, STATS_ALL, STATS_SLOT, slot, "state");
 		ctl_cell(&table, "%s", stats_slot_state_word(state));
 		ctl_cell(&table, "%llu", (unsigned long long)pid);
+		ctl_cell(&table, "%llu", rate(received(a->copy, (int)slot), received(b->copy, (int)slot), us));
 		for (size_t k = 0; k < ARRAY_LEN(names); k++)
 			ctl_cell(&table, "%llu",
 				 rate(inputs_sum(a->copy, (int)slot, names[k]),
@@ -103,8 +113,8 @@ static void top_backends(const struct sample *a, const struct sample *b, struct 
 static void top_head(const struct ctl *ctl, const struct sample *a, const struct sample *b, struct text *t)
 {
 	uint64_t us = b->at_us - a->at_us;
-	unsigned long long datagrams = rate(inputs_sum(a->copy, STATS_ALL, "received_datagrams"),
-					    inputs_sum(b->copy, STATS_ALL, "received_datagrams"), us);
+	const char *what = ctl_reads_packets(b->copy) ? "packets" : "datagrams";
+	unsigned long long came = rate(received(a->copy, STATS_ALL), received(b->copy, STATS_ALL), us);
 	unsigned long long lines = rate(inputs_sum(a->copy, STATS_ALL, "received_lines"),
 					inputs_sum(b->copy, STATS_ALL, "received_lines"), us);
 	unsigned long long dropped = rate(scope_lost(a->copy, STATS_ALL, STATS_ENDPOINT),
@@ -112,8 +122,7 @@ static void top_head(const struct ctl *ctl, const struct sample *a, const struct
 	char shown[160];
 	text_add(t, "millrace %s, pid %lld: ", text_escape(shown, sizeof(shown), ctl->version, strlen(ctl->version)),
 		 (long long)ctl->pid);
-	text_add(t, "%llu datagrams/s, %llu lines/s in; %llu datagrams/s dropped by the kernel\n", datagrams, lines,
-		 dropped);
+	text_add(t, "%llu %s/s, %llu lines/s in; %llu %s/s dropped by the kernel\n", came, what, lines, dropped, what);
 }
 
 /* Home, then each line cleared behind its end and everything below: no flicker. What does not fit is cut, so that the

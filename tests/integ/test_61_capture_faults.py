@@ -164,4 +164,6 @@ def test_overload_into_a_slow_mock(wire, bench, seconds):
     print(f"sent {sent} in {seconds} s ({sent / seconds:.0f}/s), {ring} found the ring full, "
           f"{c.sum('backend', 'delivered_records')} delivered, memory {half} then {full} KiB")
     assert sent == c.sum("input", "received_packets") + ring
+    row = next(line.split() for line in millrace.ctl("status").stdout.splitlines() if line.startswith("tap "))
+    assert (row[2], row[7]) == (str(sent - ring), str(ring))
     assert c.sum("input", "received_packets") == c.sum("backend", "delivered_records")

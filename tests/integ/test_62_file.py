@@ -101,6 +101,17 @@ def test_other_link_type_as_packets_is_counted(bench):
     found, millrace = run(bench, mock, bench.path / "b.pcap", expected=3, fmt="packet")
     assert found == [] and "link type 101" in "\n".join(millrace.err)
     assert "50 dropped" in "\n".join(millrace.err)
+    millrace.wait_line('output "out": of the dropped records 50 had a link type other than Ethernet')
+
+
+def test_what_no_broker_took_did_not_die(bench):
+    """What was held back when it ended is dropped; lost at death is for workers that were killed."""
+    frames = write_pcap(bench.path / "a.pcap", flow_frames(20000))
+    millrace = bench.millrace(conf=conf("127.0.0.1:9", frames, fmt="packet").replace(
+        "format:", "memory_limit: 1MiB, format:").replace("workers:", "drain_timeout: 500ms\nworkers:"))
+    millrace.expected_exit = 3
+    assert millrace.terminate() == 3
+    millrace.wait_line(r'output "out": (\d+) offered = 0 delivered \+ 0 unconfirmed \+ 0 failed \+ \1 dropped \+ 0 lost at death')
 
 
 @pytest.mark.parametrize("damage", ["cut", "no file of this kind"])
