@@ -99,6 +99,20 @@ static void check_bind(struct conf_load *ld, const struct conf_input *in, struct
 	}
 }
 
+/* In two inputs it may stand: they have filters and outputs of their own. */
+static void check_interfaces(struct conf_load *ld, const struct conf_input *in)
+{
+	char key[CONF_KEY_SIZE], shown[100];
+	option_key(key, "inputs", in->name, "interface");
+	for (size_t i = 0; i < in->interface.n; i++)
+		for (size_t k = 0; k < i; k++)
+			if (strcmp(in->interface.items[i], in->interface.items[k]) == 0)
+				conf_load_error(ld, in->interface.lines[i], key,
+						"names %s twice; each interface is allowed once",
+						text_escape(shown, sizeof(shown), in->interface.items[i],
+							    strlen(in->interface.items[i])));
+}
+
 static void check_mode(struct conf_load *ld, const struct conf_input *in)
 {
 	char key[CONF_KEY_SIZE], shown[40];
@@ -275,6 +289,7 @@ void conf_check(struct conf_load *ld)
 		struct conf_input *in = &cf->inputs[i];
 		if (in->type != CONF_WORDS)
 			check_bind(ld, in, &ends);
+		check_interfaces(ld, in);
 		if (conf_row_applies(&conf_rows[ROW_INPUT_mode], in->type))
 			check_mode(ld, in);
 		link_outputs(ld, in);

@@ -207,8 +207,8 @@ static int file_open(struct input *in, struct err *err)
 static void damaged(struct file_source *fs, const char *path, const char *why)
 {
 	fs->cs.source.in->stats->damaged_files++;
-	log_error("input \"%s\": %s: %s; its rest is left out", fs->cs.source.in->cf->name,
-		  strcmp(path, "-") ? path : "standard input", why);
+	log_error("input \"%s\": %s: %s; %s left out", fs->cs.source.in->cf->name,
+		  strcmp(path, "-") ? path : "standard input", why, fs->reader.offset ? "its rest is" : "it is");
 }
 
 static void next_file(struct file_source *fs)
