@@ -52,6 +52,8 @@ static uint64_t input_sent(const struct stats_copy *c, unsigned input, const cha
 		if (stats_copy_entry(c, STATS_ENDPOINT, i)->parent == input)
 			sum += stats_named(c, STATS_ALL, STATS_ENDPOINT, i,
 					   is_packets ? "passed_packets" : "dropped_datagrams");
+	if (is_packets && sum == 0) /* DPDK: the workers filter */
+		sum = stats_named(c, STATS_ALL, STATS_INPUT, input, "received_packets");
 	return sum;
 }
 
@@ -141,13 +143,19 @@ static unsigned long long total(const struct stats_copy *c, enum stats_scope sco
 /* From the card to the ring; only when packets are captured. */
 static void packets_head(const struct stats_copy *c, struct text *t)
 {
-	unsigned long long passed = total(c, STATS_ENDPOINT, "passed_packets");
+	unsigned long long passed = 0, filtered = total(c, STATS_INPUT, "filtered_packets");
 	unsigned long long came = total(c, STATS_ENDPOINT, "interface_packets");
-	if (passed + came == 0)
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
+		if (strcmp(stats_copy_entry(c, STATS_INPUT, i)->unit, "capture") == 0)
+			passed += input_sent(c, i, "packets");
+	if (passed + filtered + came == 0)
 		return;
 	text_add(t, "cards     %llu packets received by the interfaces, %llu missed by the cards\n", came,
 		 total(c, STATS_ENDPOINT, "dropped_missed_packets") + total(c, STATS_ENDPOINT, "dropped_fifo_packets"));
-	text_add(t, "filters   %llu packets let through\n", passed);
+	text_add(t, "filters   %llu packets let through", passed);
+	if (filtered > 0) /* of a DPDK port; the kernel does not count what libpcap's filters leave out */
+		text_add(t, ", %llu left out by the workers", filtered);
+	text_add(t, "\n");
 	text_add(t, "rings     %llu packets found the ring full, %llu were unread in rings of dead workers, %llu wait\n",
 		 total(c, STATS_ENDPOINT, "dropped_ring_packets"), total(c, STATS_ENDPOINT, "dropped_dead_ring_packets"),
 		 total(c, STATS_ENDPOINT, "ring_packets"));

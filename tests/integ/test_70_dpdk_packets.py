@@ -61,6 +61,7 @@ def test_filter(veth, bench, tmp_path):  # noqa: F811
     wait_for(lambda: counter(millrace, "received_packets") + counter(millrace, "filtered_packets") == sent, "all packets")
     assert counter(millrace, "received_packets") == sent // 20
     assert sink.wait_lines(sent // 20)["distinct"] == sent // 20
+    assert f"filters   {sent // 20} packets let through, {sent - sent // 20} left out by the workers" in millrace.ctl("drops").stdout
 
 
 def test_other_inputs_go_on_and_idle_is_cheap(veth, bench, tmp_path):  # noqa: F811
