@@ -220,6 +220,13 @@ def test_interface_twice(bench):
     assert r.returncode == 1 and "inputs.tap.interface: names vc twice; each interface is allowed once" in r.stderr
 
 
+def test_any_as_packets(bench):
+    file = bench.path / "check.yaml"
+    file.write_text(conf("127.0.0.1:1", "t").replace("interface: vb", "interface: any"))
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=20)
+    assert r.returncode == 1 and "outputs.out.format: packet is for Ethernet, and interface any of input tap gives" in r.stderr
+
+
 def test_no_such_interface(bench, wire):
     millrace = bench.millrace(conf=conf("127.0.0.1:1", "t").replace("interface: vb", "interface: nope0"), wait=False)
     millrace.expected_exit, millrace.expected_errors = 1, ["cannot capture on interface nope0"]
