@@ -113,6 +113,16 @@ static void check_interfaces(struct conf_load *ld, const struct conf_input *in)
 							    strlen(in->interface.items[i])));
 }
 
+/* Standard input is there once. */
+static void check_paths(struct conf_load *ld, const struct conf_input *in, size_t *n_standard)
+{
+	char key[CONF_KEY_SIZE];
+	for (size_t i = 0; i < in->path.n; i++)
+		if (strcmp(in->path.items[i], "-") == 0 && (*n_standard)++ > 0)
+			conf_load_error(ld, in->path.lines[i], option_key(key, "inputs", in->name, "path"),
+					"\"-\", standard input, is read already; allowed is once");
+}
+
 static void check_mode(struct conf_load *ld, const struct conf_input *in)
 {
 	char key[CONF_KEY_SIZE], shown[40];
@@ -285,11 +295,13 @@ void conf_check(struct conf_load *ld)
 {
 	struct conf *cf = ld->cf;
 	struct endpoints ends = {0};
+	size_t n_standard = 0;
 	for (size_t i = 0; i < cf->n_inputs && !ld->no_memory; i++) {
 		struct conf_input *in = &cf->inputs[i];
 		if (in->type != CONF_WORDS)
 			check_bind(ld, in, &ends);
 		check_interfaces(ld, in);
+		check_paths(ld, in, &n_standard);
 		if (conf_row_applies(&conf_rows[ROW_INPUT_mode], in->type))
 			check_mode(ld, in);
 		link_outputs(ld, in);

@@ -45,7 +45,8 @@ static void take_group(struct ini *ini, char *name, int line)
 	ini->has_group = true;
 	ini->is_ours = strcmp(name, "kafka-global") == 0 || strcmp(name, "kafka-topic") == 0;
 	if (!ini->is_ours)
-		conf_load_note(ini->ld, line, text_escape(shown, sizeof(shown), name, strlen(name)), "is no group that is read; there are kafka-global and kafka-topic");
+		conf_load_note(ini->ld, line, text_escape(shown, sizeof(shown), name, strlen(name)),
+			       "is no group that is read; there are kafka-global and kafka-topic");
 }
 
 static char *trim(char *s)

@@ -158,3 +158,18 @@ def test_successor_goes_on_behind_what_was_read(bench):
     assert len(set(frames)) == len(frames) > 0, "a packet arrived twice"
     lost = sum(int(line.split("lost at most ")[1].split()[0]) for line in millrace.err if "lost at most" in line)
     assert n - len(frames) <= lost
+
+
+def test_standard_input_twice(bench):
+    file = bench.path / "m.yaml"
+    file.write_text(conf("127.0.0.1:9", '["-", "-"]').replace("{control}", str(bench.path / "c.sock")))
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=30)
+    assert r.returncode == 1 and 'inputs.f.path: "-", standard input, is read already' in r.stderr
+
+
+def test_folder_without_files(bench):
+    (bench.path / "d").mkdir()
+    mock = Mock(bench, "t:1")
+    found, millrace = run(bench, mock, bench.path / "d")
+    assert found == []
+    millrace.wait_line('input "f": there is no file in .*/d')
