@@ -129,23 +129,25 @@ static int run_as_fastcapa(int argc, char **argv)
 	if (action == CONF_ACTION_HELP) {
 		conf_fastcapa_help(&t);
 		fputs(t.s ? t.s : "", stdout);
+	} else if (action == CONF_ACTION_VERSION) {
+		print_version();
 	} else if (!cf) {
 		fputs(errors.text.s ? errors.text.s : "fastcapa: out of memory\n", stderr);
 	}
 	text_free(&t);
 	text_free(&errors.text);
-	return action == CONF_ACTION_HELP ? 0 : with_conf(cf, NULL, action, argv);
+	return action == CONF_ACTION_HELP || action == CONF_ACTION_VERSION ? 0 : with_conf(cf, NULL, action, argv);
 }
 
 int main(int argc, char **argv)
 {
 	master_hold_signals();
+	proc_fill_standard();
 	if (conf_is_fastcapa(argv[0]))
 		return run_as_fastcapa(argc, argv);
 	struct conf_args args;
 	struct err err = {""};
 	memset(&args, 0, sizeof args);
-	proc_fill_standard();
 	if (conf_args_parse(&args, argc, argv, &err) != 0) {
 		fprintf(stderr, "millrace: %s\n", err.text);
 		conf_args_free(&args);

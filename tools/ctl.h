@@ -74,6 +74,10 @@ bool ctl_has_ended(const struct ctl *ctl);
 void ctl_entry_name(const struct stats_copy *c, enum stats_scope scope, unsigned index, char *buf, size_t size);
 /* What is lost for certain in one block: all LOSS counters together, whatever their unit. */
 uint64_t ctl_lost(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+/* Datagrams, or packets, that an input read. */
+uint64_t ctl_received(const struct stats_copy *c, int slot, unsigned input);
+/* Whether an input is one of packets: capture or file. */
+bool ctl_reads_packets(const struct stats_copy *c);
 
 /* Of "status": a row for each Kafka output and worker; nothing when there is none. */
 void status_kafka(const struct stats_copy *c, struct text *t);

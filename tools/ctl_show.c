@@ -132,3 +132,19 @@ void ctl_processes(const struct stats_copy *c, struct proc_usage *usage)
 			usage[slot] = (struct proc_usage){0};
 	}
 }
+
+uint64_t ctl_received(const struct stats_copy *c, int slot, unsigned input)
+{
+	return stats_named(c, slot, STATS_INPUT, input, "received_datagrams") +
+	       stats_named(c, slot, STATS_INPUT, input, "received_packets");
+}
+
+bool ctl_reads_packets(const struct stats_copy *c)
+{
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++) {
+		const char *type = stats_copy_entry(c, STATS_INPUT, i)->unit;
+		if (strcmp(type, "capture") == 0 || strcmp(type, "file") == 0)
+			return true;
+	}
+	return false;
+}

@@ -39,13 +39,14 @@ static void status_workers(const struct stats_copy *c, uint64_t now_us, struct t
 {
 	struct ctl_table table = {.columns = 8, .left = 2};
 	char buf[32], memory[32];
-	ctl_heading(&table, "worker|state|pid|ready for|starts|deaths|datagrams|memory");
+	ctl_heading(&table, ctl_reads_packets(c) ? "worker|state|pid|ready for|starts|deaths|packets|memory"
+						 : "worker|state|pid|ready for|starts|deaths|datagrams|memory");
 	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++) {
-		uint64_t datagrams = 0;
+		uint64_t received = 0;
 		if (stats_copy_is_retired(c, STATS_SLOT, slot))
 			continue;
 		for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++)
-			datagrams += stats_named(c, (int)slot, STATS_INPUT, i, "received_datagrams");
+			received += ctl_received(c, (int)slot, i);
 		ctl_cell(&table, "%u", slot);
 		ctl_cell(&table, "%s%s", stats_slot_state_word(sum(c, STATS_SLOT, slot, "state")),
 			 sum(c, STATS_SLOT, slot, "lent") ? ", lent" : "");
@@ -53,7 +54,7 @@ static void status_workers(const struct stats_copy *c, uint64_t now_us, struct t
 		ctl_cell(&table, "%s", since(buf, sizeof(buf), sum(c, STATS_SLOT, slot, "ready_us"), now_us));
 		ctl_cell(&table, "%llu", sum(c, STATS_SLOT, slot, "starts"));
 		ctl_cell(&table, "%llu", sum(c, STATS_SLOT, slot, "deaths"));
-		ctl_cell(&table, "%llu", (unsigned long long)datagrams);
+		ctl_cell(&table, "%llu", (unsigned long long)received);
 		ctl_cell(&table, "%s",
 			 text_format_bytes(memory, sizeof(memory),
 					   stats_named(c, (int)slot, STATS_WORKER, 0, "memory_bytes")));
@@ -66,21 +67,24 @@ static unsigned long long kernel_drops(const struct stats_copy *c, unsigned inpu
 	unsigned long long drops = 0;
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_ENDPOINT); i++)
 		if (stats_copy_entry(c, STATS_ENDPOINT, i)->parent == input)
-			drops += sum(c, STATS_ENDPOINT, i, "dropped_datagrams");
+			drops += ctl_lost(c, STATS_ALL, STATS_ENDPOINT, i);
 	return drops;
 }
 
 static void status_inputs(const struct stats_copy *c, struct text *t)
 {
-	static const char *const names[] = {"received_datagrams", "received_lines", "received_bytes", "invalid_lines"};
+	static const char *const names[] = {"received_lines", "received_bytes", "invalid_lines"};
 	struct ctl_table table = {.columns = 9, .left = 2};
 	char name[300];
-	ctl_heading(&table, "input|type|datagrams|lines|bytes|invalid|lost|kernel drops|connections");
+	ctl_heading(&table, ctl_reads_packets(c)
+				? "input|type|packets|lines|bytes|invalid|lost|kernel drops|connections"
+				: "input|type|datagrams|lines|bytes|invalid|lost|kernel drops|connections");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++) {
 		ctl_entry_name(c, STATS_INPUT, i, name, sizeof(name));
 		ctl_cell(&table, "%s", name);
 		ctl_cell(&table, "%s%s", stats_copy_entry(c, STATS_INPUT, i)->unit,
 			 sum(c, STATS_INPUT, i, "held") ? ", held" : "");
+		ctl_cell(&table, "%llu", (unsigned long long)ctl_received(c, STATS_ALL, i));
 		for (size_t k = 0; k < ARRAY_LEN(names); k++)
 			ctl_cell(&table, "%llu", sum(c, STATS_INPUT, i, names[k]));
 		uint64_t lost = ctl_lost(c, STATS_ALL, STATS_INPUT, i) - sum(c, STATS_INPUT, i, "invalid_lines");

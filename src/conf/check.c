@@ -99,6 +99,30 @@ static void check_bind(struct conf_load *ld, const struct conf_input *in, struct
 	}
 }
 
+/* In two inputs it may stand: they have filters and outputs of their own. */
+static void check_interfaces(struct conf_load *ld, const struct conf_input *in)
+{
+	char key[CONF_KEY_SIZE], shown[100];
+	option_key(key, "inputs", in->name, "interface");
+	for (size_t i = 0; i < in->interface.n; i++)
+		for (size_t k = 0; k < i; k++)
+			if (strcmp(in->interface.items[i], in->interface.items[k]) == 0)
+				conf_load_error(ld, in->interface.lines[i], key,
+						"names %s twice; each interface is allowed once",
+						text_escape(shown, sizeof(shown), in->interface.items[i],
+							    strlen(in->interface.items[i])));
+}
+
+/* Standard input is there once. */
+static void check_paths(struct conf_load *ld, const struct conf_input *in, size_t *n_standard)
+{
+	char key[CONF_KEY_SIZE];
+	for (size_t i = 0; i < in->path.n; i++)
+		if (strcmp(in->path.items[i], "-") == 0 && (*n_standard)++ > 0)
+			conf_load_error(ld, in->path.lines[i], option_key(key, "inputs", in->name, "path"),
+					"\"-\", standard input, is read already; allowed is once");
+}
+
 static void check_mode(struct conf_load *ld, const struct conf_input *in)
 {
 	char key[CONF_KEY_SIZE], shown[40];
@@ -290,10 +314,13 @@ void conf_check(struct conf_load *ld)
 {
 	struct conf *cf = ld->cf;
 	struct endpoints ends = {0};
+	size_t n_standard = 0;
 	for (size_t i = 0; i < cf->n_inputs && !ld->no_memory; i++) {
 		struct conf_input *in = &cf->inputs[i];
 		if (in->type != CONF_WORDS)
 			check_bind(ld, in, &ends);
+		check_interfaces(ld, in);
+		check_paths(ld, in, &n_standard);
 		if (conf_row_applies(&conf_rows[ROW_INPUT_mode], in->type))
 			check_mode(ld, in);
 		link_outputs(ld, in);

@@ -29,6 +29,7 @@ enum option {
 	FILE_PATH,
 	STATISTICS,
 	HELP,
+	VERSION,
 	DUMP,
 	CONTROL
 };
@@ -48,6 +49,7 @@ static const struct option_row {
     {FILE_PATH, {"-c"}, "FILE", "ini file with librdkafka's properties in [kafka-global] and [kafka-topic]"},
     {STATISTICS, {"-s"}, "FILE", "append librdkafka's statistics to FILE, a JSON object a line; USR1 opens it anew"},
     {HELP, {"-h", "--help"}, "", "print this text and end"},
+    {VERSION, {"--version"}, "", "print the version and what is built in, and end"},
     {DUMP, {"--dump"}, "", "print the same as a configuration file of millrace, and end"},
     {CONTROL, {"--control"}, "PATH", "control socket for millracectl"},
 };
@@ -154,6 +156,9 @@ static void take(struct conf_fastcapa *fc, const struct option_row *row, const c
 	case HELP:
 		fc->action = CONF_ACTION_HELP;
 		break;
+	case VERSION:
+		fc->action = CONF_ACTION_VERSION;
+		break;
 	case DUMP:
 		fc->action = CONF_ACTION_DUMP;
 		break;
@@ -201,6 +206,11 @@ static void parse_options(struct conf_fastcapa *fc, int argc, char **argv, struc
 	}
 }
 
+bool conf_fastcapa_is_asked(enum conf_action action)
+{
+	return action == CONF_ACTION_HELP || action == CONF_ACTION_VERSION;
+}
+
 bool conf_fastcapa_parse(struct conf_fastcapa *fc, int argc, char **argv, struct conf_errors *errors)
 {
 	*fc = (struct conf_fastcapa){.action = CONF_ACTION_RUN,
@@ -214,14 +224,18 @@ bool conf_fastcapa_parse(struct conf_fastcapa *fc, int argc, char **argv, struct
 	while (1 + n < argc && strcmp(argv[1 + n], "--") != 0) {
 		if (strcmp(argv[1 + n], "-h") == 0 || strcmp(argv[1 + n], "--help") == 0)
 			fc->action = CONF_ACTION_HELP;
+		if (strcmp(argv[1 + n], "--version") == 0)
+			fc->action = CONF_ACTION_VERSION;
 		n++;
 	}
 	fc->n_eal = (size_t)n;
 	if (2 + n < argc)
 		parse_options(fc, argc - 2 - n, argv + 2 + n, errors);
-	if (fc->action != CONF_ACTION_HELP && !errors->n && !fc->path) {
-		text_add(&errors->text, "fastcapa: -c is missing; give a file that names brokers: [kafka-global] and "
-					"metadata.broker.list = HOST:PORT\n");
+	if (conf_fastcapa_is_asked(fc->action) || errors->n > 0)
+		return errors->n == 0;
+	if (!fc->path) {
+		text_add(&errors->text, "fastcapa: -c is missing behind \"--\"; give a file that names brokers: "
+					"[kafka-global] and metadata.broker.list = HOST:PORT\n");
 		errors->n++;
 	}
 	return errors->n == 0;

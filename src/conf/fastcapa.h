@@ -17,6 +17,8 @@ struct conf_fastcapa {
 	bool has_tx_burst, has_tx_ring;
 };
 
+/* Help or version: then no file is read. */
+bool conf_fastcapa_is_asked(enum conf_action action);
 /* False: something is wrong; it is in `errors`. */
 bool conf_fastcapa_parse(struct conf_fastcapa *fc, int argc, char **argv, struct conf_errors *errors);
 /* The ini file's properties into the output; what is wrong is said. */

@@ -36,7 +36,7 @@ static void set_property(struct conf_load *ld, struct conf_map *map, const char 
 
 static void take_group(struct ini *ini, char *name, int line)
 {
-	char *end = strchr(name, ']');
+	char *end = strchr(name, ']'), shown[100];
 	if (!end || end[1]) {
 		conf_load_error(ini->ld, line, NULL, "a group is written [kafka-global] or [kafka-topic]");
 		return;
@@ -45,7 +45,8 @@ static void take_group(struct ini *ini, char *name, int line)
 	ini->has_group = true;
 	ini->is_ours = strcmp(name, "kafka-global") == 0 || strcmp(name, "kafka-topic") == 0;
 	if (!ini->is_ours)
-		conf_load_note(ini->ld, line, name, "is no group that is read; there are kafka-global and kafka-topic");
+		conf_load_note(ini->ld, line, text_escape(shown, sizeof(shown), name, strlen(name)),
+			       "is no group that is read; there are kafka-global and kafka-topic");
 }
 
 static char *trim(char *s)
@@ -86,8 +87,9 @@ static void take_line(struct ini *ini, char *text, int line)
 	}
 	*equals = '\0';
 	const char *key = trim(at), *value = trim(equals + 1);
+	char shown[100];
 	if (!ini->has_group)
-		conf_load_error(ini->ld, line, key,
+		conf_load_error(ini->ld, line, text_escape(shown, sizeof(shown), key, strlen(key)),
 				"stands before any group; write [kafka-global] or [kafka-topic] above it");
 	else if (ini->is_ours && is_pointless(key))
 		conf_load_note(ini->ld, line, key, "%s", is_pointless(key));

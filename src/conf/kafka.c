@@ -42,6 +42,12 @@ static void check_input(struct conf_load *ld, const struct conf_output *out, con
 	bool is_stream = in->type == CONF_INPUT_TYPE_TCP || in->type == CONF_INPUT_TYPE_UNIX;
 	int line = line_of(ld, out, ROW_OUTPUT_format);
 	bool is_packets = out->format == CONF_FORMAT_PACKET || out->format == CONF_FORMAT_PCAP;
+	for (size_t i = 0; out->format == CONF_FORMAT_PACKET && i < in->interface.n; i++)
+		if (strcmp(in->interface.items[i], "any") == 0)
+			conf_load_error(ld, line, key,
+					"packet is for Ethernet, and interface any of input %s gives Linux's own "
+					"headers; allowed is pcap",
+					in->name);
 	if (is_packets && conf_reads_packets(in->type))
 		return;
 	if (is_packets)

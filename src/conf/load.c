@@ -223,5 +223,5 @@ struct conf *conf_load_fastcapa(int argc, char **argv, enum conf_action *action,
 	*errors = (struct conf_errors){0};
 	bool ok = conf_fastcapa_parse(&fc, argc, argv, errors);
 	*action = fc.action;
-	return ok && fc.action != CONF_ACTION_HELP ? load_file(fc.path, "ini file", NULL, &fc, errors) : NULL;
+	return ok && !conf_fastcapa_is_asked(fc.action) ? load_file(fc.path, "ini file", NULL, &fc, errors) : NULL;
 }

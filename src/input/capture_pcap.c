@@ -130,7 +130,7 @@ static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, s
 {
 	struct tap *tap = ep->impl;
 	tap->rings[slot] = *r;
-	tap->taken[slot].packets = 0;
+	tap->taken[slot] = (struct tap_taken){0};
 	ep->fds[slot] = r->fd;
 	stats_endpoint(page, ep->blocks[slot])->handles += r->pcap != NULL;
 	stats_touch(page, STATS_ENDPOINT, ep->blocks[slot]);
@@ -209,11 +209,14 @@ static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, stru
 		put_ring(ep, slot, &r, page);
 }
 
+/* An interface that was renamed, or in another namespace for a while, comes back with the index that it had. */
 static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsigned slot)
 {
 	const struct tap *tap = ep->impl;
+	const struct ring *r = &tap->rings[slot];
 	(void)in;
-	return tap->ifindex != 0 && (!tap->rings[slot].pcap || tap->rings[slot].ifindex != tap->ifindex);
+	return tap->ifindex != 0 && (!r->pcap || r->ifindex != tap->ifindex ||
+				     __atomic_load_n(&tap->taken[slot].has_ended, __ATOMIC_RELAXED));
 }
 
 static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *page)
@@ -299,6 +302,7 @@ static void tap_read(struct capture_source *cs, unsigned max)
 		n = pcap_dispatch(ps->ring->pcap, (int)max, on_packet, (u_char *)cs);
 	while (n == (int)max && cs->n == 0); /* all of them were to be discarded */
 	if (n < 0) {                         /* the interface is gone; the master says so */
+		__atomic_store_n(&ps->taken->has_ended, true, __ATOMIC_RELAXED);
 		s->ended = s->drained = true;
 		return;
 	}

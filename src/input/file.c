@@ -112,8 +112,14 @@ static int by_time(const void *a, const void *b)
 					: strcmp(x->path, y->path);
 }
 
-static int add_directory(struct files *files, const char *path)
+static struct files *files_of(const struct input *in)
 {
+	return in->endpoints[0].impl;
+}
+
+static int add_directory(const struct input *in, const char *path)
+{
+	struct files *files = files_of(in);
 	DIR *d = opendir(path);
 	struct dirent *entry;
 	size_t first = files->n;
@@ -131,14 +137,11 @@ static int add_directory(struct files *files, const char *path)
 	}
 	if (d)
 		closedir(d);
+	if (r == 0 && files->n == first)
+		log_warn("input \"%s\": there is no file in %s", in->cf->name, path);
 	if (files->n > first)
 		qsort(files->list + first, files->n - first, sizeof *files->list, by_time);
 	return r;
-}
-
-static struct files *files_of(const struct input *in)
-{
-	return in->endpoints[0].impl;
 }
 
 static int files_new(struct input *in, struct err *err)
@@ -166,7 +169,7 @@ static int file_bind(struct input *in, struct endpoint *ep, struct err *err)
 	else if (stat(path, &st) == -1 || access(path, R_OK) == -1)
 		r = -errno;
 	else
-		r = S_ISDIR(st.st_mode) ? add_directory(files_of(in), path) : add_file(files_of(in), path, 0);
+		r = S_ISDIR(st.st_mode) ? add_directory(in, path) : add_file(files_of(in), path, 0);
 	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", in->cf->name, path, strerror(-r));
 }
 
@@ -207,8 +210,8 @@ static int file_open(struct input *in, struct err *err)
 static void damaged(struct file_source *fs, const char *path, const char *why)
 {
 	fs->cs.source.in->stats->damaged_files++;
-	log_error("input \"%s\": %s: %s; its rest is left out", fs->cs.source.in->cf->name,
-		  strcmp(path, "-") ? path : "standard input", why);
+	log_error("input \"%s\": %s: %s; %s left out", fs->cs.source.in->cf->name,
+		  strcmp(path, "-") ? path : "standard input", why, fs->reader.offset ? "its rest is" : "it is");
 }
 
 static void next_file(struct file_source *fs)

@@ -17,6 +17,7 @@
 /* Written by the slot's tenant, read by the master. */
 struct tap_taken {
 	_Alignas(64) uint64_t packets; /* taken out of the ring, those that were discarded included */
+	bool has_ended;                /* it reads no more: libpcap found no interface of that name */
 };
 
 struct ring {

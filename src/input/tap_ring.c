@@ -57,13 +57,13 @@ static int group_join(struct tap *tap, const struct input *in, unsigned ifindex,
 
 static int say_failure(const struct input *in, const char *device, pcap_t *p, int code, struct err *err)
 {
-	const char *more = pcap_geterr(p);
+	const char *more = pcap_geterr(p), *what = pcap_statustostr(code);
 	int r = code == PCAP_ERROR_PERM_DENIED      ? -EPERM
 		: code == PCAP_ERROR_NO_SUCH_DEVICE ? -ENODEV
 		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
 						    : -EIO;
 	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.", in->cf->name, device,
-		       pcap_statustostr(code), more[0] ? ": " : "", more,
+		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more, what) ? more : "",
 		       r == -EPERM ? "; start as root, or with CAP_NET_RAW" : "");
 }
 

@@ -175,16 +175,45 @@ static uint64_t dropped_by(const struct stats_backend *be)
 	       be->dropped_link_type_records + be->dropped_shutdown_records;
 }
 
+/* What was dropped while it ran: the end of the program takes its counters along. */
+static void say_why(const struct output *out, const struct stats_backend *be)
+{
+	const struct {
+		const char *what;
+		uint64_t n;
+	} reasons[] = {
+	    {"found a queue full", be->dropped_queue_full_records},
+	    {"found memory_limit reached", be->dropped_memory_records},
+	    {"were too long or empty", be->dropped_too_long_records},
+	    {"had a link type other than Ethernet", be->dropped_link_type_records},
+	};
+	struct text t = {0};
+	for (size_t i = 0; i < ARRAY_LEN(reasons); i++)
+		if (reasons[i].n > 0)
+			text_add(&t, "%s%llu %s", t.len ? ", " : "", (ull)reasons[i].n, reasons[i].what);
+	if (t.s)
+		log_warn("output \"%s\": of the dropped records %s", out->cf->name, t.s);
+	text_free(&t);
+}
+
+/* All workers' accounts with what the output itself held. */
+static struct stats_output sum_output(const struct master *m, const struct output *out)
+{
+	struct stats_output sum;
+	memset(&sum, 0, sizeof sum);
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
+		const uint64_t *st = stats_block(m->copy, (int)i, STATS_OUTPUT, out->index);
+		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
+			((uint64_t *)&sum)[k] += st[k];
+	}
+	return sum;
+}
+
 static void account_output(const struct master *m, const struct output *out)
 {
 	static const uint64_t none[2];
 	struct stats_backend all = {0};
-	uint64_t offered = 0, held_lost = 0;
-	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const struct stats_output *st = stats_block(m->copy, (int)i, STATS_OUTPUT, out->index);
-		offered += st->offered_records;
-		held_lost += st->dropped_shutdown_records + st->lost_at_death_records;
-	}
+	struct stats_output own = sum_output(m, out);
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++) {
 		if (stats_copy_entry(m->copy, STATS_BACKEND, i)->parent != out->index)
 			continue;
@@ -199,10 +228,12 @@ static void account_output(const struct master *m, const struct output *out)
 				 out->cf->name, stats_copy_entry(m->copy, STATS_BACKEND, i)->name, (ull)dropped,
 				 (ull)unconfirmed);
 	}
+	say_why(out, &all);
 	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
 		 "lost at death",
-		 out->cf->name, (ull)offered, (ull)all.delivered_records, (ull)all.unconfirmed_records,
-		 (ull)all.failed_records, (ull)dropped_by(&all), (ull)(all.lost_at_death_records + held_lost));
+		 out->cf->name, (ull)own.offered_records, (ull)all.delivered_records, (ull)all.unconfirmed_records,
+		 (ull)all.failed_records, (ull)(dropped_by(&all) + own.dropped_shutdown_records),
+		 (ull)(all.lost_at_death_records + own.lost_at_death_records));
 }
 
 void account_drain(struct master *m)
@@ -234,6 +265,10 @@ uint64_t account_lost(struct master *m)
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++) {
 		struct stats_backend be = sum_backend(m, i);
 		lost += dropped_by(&be) + be.failed_records + be.unconfirmed_records + be.lost_at_death_records;
+	}
+	for (size_t i = 0; i < m->n_outputs; i++) {
+		struct stats_output own = sum_output(m, &m->outputs[i]);
+		lost += own.dropped_shutdown_records + own.lost_at_death_records;
 	}
 	return lost;
 }

@@ -345,13 +345,18 @@ static void give_up(struct kafka *k)
 	k->flight_records = p->flight_messages = p->flight_bytes = 0;
 }
 
+static const char *record_word(const struct output *out)
+{
+	return out->wants == OUTPUT_WANTS_LINES ? "lines" : kafka_takes_packets(out->cf) ? "packets" : "datagrams";
+}
+
 static void say_left(const struct kafka *k, uint64_t dropped, uint64_t unconfirmed)
 {
 	dropped = k->backend->dropped_shutdown_records - dropped;
 	unconfirmed = k->backend->unconfirmed_records - unconfirmed;
 	if (dropped + unconfirmed > 0)
 		log_warn("output \"%s\": %llu %s not sent, %llu sent and not acknowledged at the end", k->out->cf->name,
-			 (unsigned long long)dropped, k->out->wants == OUTPUT_WANTS_LINES ? "lines" : "datagrams",
+			 (unsigned long long)dropped, record_word(k->out),
 			 (unsigned long long)unconfirmed);
 }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Packets of an interface to a real Apache Kafka and back, frame by frame. Needs root: a network namespace of its own."""
 import collections
+import json
 import struct
 import subprocess
 
@@ -49,7 +50,8 @@ def test_all_kinds_of_frames(bench, kafka, wire, fmt, workers):
     r = subprocess.run(["tshark", "-n", "-r", bench.path / "back.pcap", "-T", "fields", "-e", "frame.number"], capture_output=True,
                        text=True, timeout=60)
     assert r.returncode == 0 and len(r.stdout.split()) == len(frames), r.stderr
-    assert "packets let through" in millrace.ctl("drops").stdout
+    steps = {s["step"]: s for s in json.loads(millrace.ctl("drops", "--json").stdout)["steps"]}
+    assert steps["filter"]["in"] == len(frames), steps
 
 
 @pytest.mark.parametrize("n, flows", [(30000, 100), pytest.param(1000000, 1000, marks=pytest.mark.soak)])
@@ -211,6 +213,20 @@ def test_errors_of_the_check(bench, inputs, fmt, expected):
     file.write_text(conf("127.0.0.1:1", "t", fmt, inputs=inputs).replace("{control}", str(bench.path / "c.sock")))
     r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=20)
     assert r.returncode == 1 and re.search(expected, r.stderr), r.stderr
+
+
+def test_interface_twice(bench):
+    file = bench.path / "check.yaml"
+    file.write_text(conf("127.0.0.1:1", "t").replace("interface: vb", "interface: [vc, vb, vc]"))
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=20)
+    assert r.returncode == 1 and "inputs.tap.interface: names vc twice; each interface is allowed once" in r.stderr
+
+
+def test_any_as_packets(bench):
+    file = bench.path / "check.yaml"
+    file.write_text(conf("127.0.0.1:1", "t").replace("interface: vb", "interface: any"))
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=20)
+    assert r.returncode == 1 and "outputs.out.format: packet is for Ethernet, and interface any of input tap gives" in r.stderr
 
 
 def test_no_such_interface(bench, wire):

@@ -115,6 +115,23 @@ outputs:
     assert sum("is gone" in line for line in millrace.err) == 1
 
 
+def test_interface_renamed_and_back(wire, bench):
+    """It comes back with the index that it had, but libpcap has given up the handles."""
+    mock = Mock(bench, "t:1")
+    file = write_pcap(bench.path / "k.pcap", flow_frames(1000))
+    millrace = bench.millrace(conf=conf(mock.bootstrap, "t"))
+    pids = set(millrace.worker_pids().values())
+    os.system("ip link set vb down; ip link set vb name vc; ip link set vc up")
+    millrace.wait_line("interface vb is gone; looking for it")
+    os.system("ip link set vc down; ip link set vc name vb; ip link set vb up")
+    millrace.wait_line("interface vb is there")
+    wait_for(lambda: not pids & set(millrace.worker_pids().values()) and
+             all(w["state"] == "ready" for w in millrace.status()["workers"]), "both workers to be renewed", 20)
+    assert wire.replay(file, "--pps", 10000) == 1000
+    wait_read(millrace, 1000)
+    assert len(read_pcap(arrived(mock.bootstrap, "t"))) == 1000
+
+
 def memory_kb(pids):
     """Unshared memory; what is shared (counters, rings) is laid out at the start."""
     total = 0
@@ -147,4 +164,6 @@ def test_overload_into_a_slow_mock(wire, bench, seconds):
     print(f"sent {sent} in {seconds} s ({sent / seconds:.0f}/s), {ring} found the ring full, "
           f"{c.sum('backend', 'delivered_records')} delivered, memory {half} then {full} KiB")
     assert sent == c.sum("input", "received_packets") + ring
+    row = next(line.split() for line in millrace.ctl("status").stdout.splitlines() if line.startswith("tap "))
+    assert (row[2], row[7]) == (str(sent - ring), str(ring))
     assert c.sum("input", "received_packets") == c.sum("backend", "delivered_records")

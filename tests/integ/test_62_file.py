@@ -101,6 +101,17 @@ def test_other_link_type_as_packets_is_counted(bench):
     found, millrace = run(bench, mock, bench.path / "b.pcap", expected=3, fmt="packet")
     assert found == [] and "link type 101" in "\n".join(millrace.err)
     assert "50 dropped" in "\n".join(millrace.err)
+    millrace.wait_line('output "out": of the dropped records 50 had a link type other than Ethernet')
+
+
+def test_what_no_broker_took_did_not_die(bench):
+    """What was held back when it ended is dropped; lost at death is for workers that were killed."""
+    frames = write_pcap(bench.path / "a.pcap", flow_frames(20000))
+    millrace = bench.millrace(conf=conf("127.0.0.1:9", frames, fmt="packet").replace(
+        "format:", "memory_limit: 1MiB, format:").replace("workers:", "drain_timeout: 500ms\nworkers:"))
+    millrace.expected_exit = 3
+    assert millrace.terminate() == 3
+    millrace.wait_line(r'output "out": (\d+) offered = 0 delivered \+ 0 unconfirmed \+ 0 failed \+ \1 dropped \+ 0 lost at death')
 
 
 @pytest.mark.parametrize("damage", ["cut", "no file of this kind"])
@@ -147,3 +158,18 @@ def test_successor_goes_on_behind_what_was_read(bench):
     assert len(set(frames)) == len(frames) > 0, "a packet arrived twice"
     lost = sum(int(line.split("lost at most ")[1].split()[0]) for line in millrace.err if "lost at most" in line)
     assert n - len(frames) <= lost
+
+
+def test_standard_input_twice(bench):
+    file = bench.path / "m.yaml"
+    file.write_text(conf("127.0.0.1:9", '["-", "-"]').replace("{control}", str(bench.path / "c.sock")))
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=30)
+    assert r.returncode == 1 and 'inputs.f.path: "-", standard input, is read already' in r.stderr
+
+
+def test_folder_without_files(bench):
+    (bench.path / "d").mkdir()
+    mock = Mock(bench, "t:1")
+    found, millrace = run(bench, mock, bench.path / "d")
+    assert found == []
+    millrace.wait_line('input "f": there is no file in .*/d')

@@ -165,7 +165,8 @@ START_TEST(refused)
 	    {"fastcapa -- -y -c FILE", "", "\"-y\" is no option"},
 	    {"fastcapa -- file", "", "\"file\" is no option"},
 	    {"fastcapa -- -c", "", "-c needs a value: -c FILE"},
-	    {"fastcapa -l 0", "", "-c is missing"},
+	    {"fastcapa -l 0", "", "-c is missing behind \"--\""},
+	    {"fastcapa -l 0 -c FILE", "", "-c is missing behind \"--\""},
 	    {"fastcapa", "", "-c is missing"},
 	    {"fastcapa -- -c /nowhere/x", "",
 	     "/nowhere/x: cannot be read: No such file or directory; give a readable ini file"},
@@ -173,6 +174,7 @@ START_TEST(refused)
 	    {"fastcapa -- -c FILE", "[kafka-topic]\n", "name no broker"},
 	    {"fastcapa -- -c FILE", "a = b\n", ":1: a: stands before any group"},
 	    {"fastcapa -- -c FILE", "[kafka-global\n", ":1: a group is written"},
+	    {"fastcapa -- -c FILE", "\x1b[2Jx = b\n", ":1: \\x1b[2Jx: stands before"},
 	    {"fastcapa -- -c FILE", "[kafka-global]\nnonsense\n", ":2: is no KEY = VALUE"},
 	    {"fastcapa -- -c FILE", "[kafka-global]\n= b\n", ":2: is no KEY = VALUE"},
 	};
