@@ -160,20 +160,36 @@ static void set_deadline(struct master *m, double seconds)
 	ev_timer_start(m->loop, &m->deadline);
 }
 
+static void drain(struct master *m, uint64_t deadline_us)
+{
+	if (!m->is_draining)
+		account_drain(m);
+	m->is_draining = true;
+	m->drain_at_us = 0;
+	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
+	slots_drain(m, deadline_us);
+}
+
 void master_drain(struct master *m, uint64_t deadline_us)
 {
-	if (m->is_draining && deadline_us > 0)
+	if ((m->is_draining || m->drain_at_us) && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
 	reload_abort(m);
 	upgrade_abort(m);
-	if (!m->is_draining) {
-		account_drain(m);
+	if (!m->is_draining)
 		notify_stopping(m);
-	}
-	m->is_draining = true;
-	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
-	slots_drain(m, deadline_us);
+	if (deadline_us > 0 && m->has_started && slots_are_rolling(m))
+		m->drain_at_us = clock_us() + deadline_us;
+	else
+		drain(m, deadline_us);
+}
+
+void master_look_at_drain(struct master *m)
+{
+	uint64_t now_us = clock_us();
+	if (m->drain_at_us && (!slots_are_rolling(m) || now_us >= m->drain_at_us))
+		drain(m, m->drain_at_us > now_us ? m->drain_at_us - now_us : 0);
 }
 
 static void end_when_done(struct master *m);
@@ -224,8 +240,9 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
-	if (m->has_started && !m->is_draining)
+	if (m->has_started && !m->is_draining && !m->drain_at_us)
 		slots_renew_stale(m);
+	master_look_at_drain(m);
 	account_second(m);
 	table_second(m);
 }

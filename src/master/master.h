@@ -44,7 +44,9 @@ struct slot {
 	uint64_t generation;	    /* of the configuration that its tenant has, or had */
 	uint64_t marking;	    /* of its page: world_mark_page */
 	bool is_leaving;	    /* the tenant was asked to make place … */
+	bool was_told;		    /* … since somebody sent it a TERM */
 	bool is_ending;		    /* … for nobody */
+	bool is_rolling;	    /* … and its successor is not ready yet, or it has not gone */
 	bool has_left;		    /* it reads nothing more */
 	uint64_t unread_packets;
 	bool was_ready;
@@ -104,6 +106,7 @@ struct master {
 	const char *notify_path; /* systemd's socket; NULL: none */
 	unsigned notified_ready; /* workers */
 	struct ev_timer watchdog;
+	uint64_t drain_at_us; /* a drain waits for a successor, at most until then; 0: none does */
 	bool has_started, is_draining, has_left, is_done;
 	int exit_code;
 	uint64_t table_us; /* when the next one is due; 0: none was yet */
@@ -122,6 +125,8 @@ void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
 void slots_tell_file(struct master *m, unsigned which, int fd);
 /* Ends one worker whose device has come back as another one. */
 void slots_renew_stale(struct master *m);
+/* A worker makes place, and what it was given to read and has handed over waits for its successor. */
+bool slots_are_rolling(const struct master *m);
 bool slots_are_gone(const struct master *m);
 /* "killed by signal 9 (Killed)", "left with exit code 1". */
 void slots_describe_end(struct text *t, int status);
@@ -265,6 +270,8 @@ void master_ready(struct master *m);
 void master_input_done(struct master *m, unsigned index);
 unsigned master_workers(const struct conf *cf); /* as many as the configuration means */
 void master_drain(struct master *m, uint64_t deadline_us);
+/* When a drain waited for a worker that makes place: whether it can begin. */
+void master_look_at_drain(struct master *m);
 void master_stop(struct master *m, int exit_code);
 
 #endif

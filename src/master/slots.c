@@ -115,9 +115,11 @@ static void became_ready(struct slot *s)
 		if (s->m->slots[i].life.state == LIFE_REMOVED)
 			post_give_connections(&s->m->slots[i], s);
 	master_ready(s->m);
+	s->is_rolling = false;
 	reload_look(s->m);
 	upgrade_look(s->m);
 	slots_look(s->m);
+	master_look_at_drain(s->m);
 }
 
 /* What only it could read. */
@@ -142,6 +144,10 @@ static void hear(struct slot *s, const struct link_message *msg)
 	}
 	if (msg->type == LINK_DONE)
 		master_input_done(m, msg->input);
+	if (msg->type == LINK_TERM && s->life.state == LIFE_READY && !m->is_draining && !m->drain_at_us) {
+		s->was_told = true;
+		slots_leave(s, false);
+	}
 	if (msg->type == LINK_APPLIED)
 		reload_applied(s, msg->value);
 	if (msg->type == LINK_LEFT && !s->has_left) {
@@ -266,10 +272,10 @@ static void died(struct slot *s, int status)
 		death_account(m, s, &t);
 	if (unread)
 		text_add(&t, "; %llu packets waited unread in its ring", (unsigned long long)unread);
-	if (!was_asked) {
+	if (!was_asked || (s->was_told && !m->is_draining))
 		log_warn("%s", t.s ? t.s : "a worker died");
+	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
-	}
 	text_free(&t);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_LEFT)
 		m->has_left = true;
@@ -277,11 +283,12 @@ static void died(struct slot *s, int status)
 		m->has_left = true;
 	s->pid = 0;
 	unlink_tenant(s);
+	s->is_rolling &= was_asked && !s->is_ending;
 	if (was_asked && !m->is_draining)
 		left(s);
 	else
 		life_died(&s->life, clock_us(), for_good);
-	s->is_leaving = false;
+	s->is_leaving = s->was_told = false;
 	for (unsigned i = 0; i < m->n_slots; i++) /* it read for others, too: they need another reader */
 		if (m->slots[i].lent_to == s)
 			m->slots[i].lent_to = NULL;
@@ -306,6 +313,7 @@ void slots_reap(struct master *m)
 	reload_look(m);
 	upgrade_look(m);
 	slots_look(m);
+	master_look_at_drain(m);
 }
 
 /* -- all of them ------------------------------------------------------------------------------------------------- */
@@ -333,7 +341,7 @@ void slots_leave(struct slot *s, bool ends)
 			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
 	if (ends)
 		snprintf(msg.text, sizeof msg.text, "ends");
-	s->is_leaving = true;
+	s->is_leaving = s->is_rolling = true;
 	s->is_ending = ends;
 	life_leaving(&s->life, now_us, now_us + m->cf->drain_timeout + LATE_US);
 	post_send(s, &msg, sizeof msg, -1);
@@ -412,7 +420,15 @@ void slots_renew_stale(struct master *m)
 				stale = &m->slots[k];
 	}
 	if (stale && !m->is_draining)
-		kill(stale->pid, SIGTERM); /* it drains, and the next one gets a new handle */
+		slots_leave(stale, false); /* the next one gets a new handle */
+}
+
+bool slots_are_rolling(const struct master *m)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (m->slots[i].is_rolling)
+			return true;
+	return false;
 }
 
 bool slots_are_gone(const struct master *m)

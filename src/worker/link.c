@@ -134,6 +134,7 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	case LINK_DONE:
 	case LINK_PEERS:
 	case LINK_APPLIED:
+	case LINK_TERM:
 	case LINK_LEFT:
 	case LINK_CONNECTION:
 		break;

@@ -39,8 +39,8 @@ static void close_others(const struct worker_setup *setup)
 	free(keep);
 }
 
-/* TERM to one worker: it drains and leaves, and the master starts the next, which goes on with the same sockets. INT
- * comes from the terminal to all processes at once; the master decides what it means. */
+/* TERM to one worker: it makes place for the next, which goes on with the same sockets; to all processes at once: all
+ * end. INT comes from the terminal to all. What it means is the master's to say. */
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)loop, (void)events;
@@ -48,7 +48,7 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
 		if (info.ssi_signo == SIGTERM)
-			worker_drain(w, w->cf->drain_timeout, INPUT_SLOT_STAYS);
+			link_send(w, LINK_TERM, "");
 }
 
 static int signals_init(struct worker *w, struct err *err)
