@@ -25,8 +25,8 @@ struct ring {
 	int fd;
 	uint32_t link_type;
 	unsigned ifindex;
+	uint32_t mark_bytes; /* captured of a packet that the filter only marked */
 	uint64_t discard; /* the first so many packets came before the ring joined the group: others had them */
-	uint64_t joined_ns; /* … and so has what was received before this and was on its way into the ring meanwhile */
 	uint64_t stored;  /* master: packets that the kernel put into the ring, those to be discarded included */
 };
 
@@ -57,6 +57,11 @@ uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st);
 void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st);
 /* The filter of a ring, live or not, is replaced without losing a packet. 0, or -errno with err. */
 int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err);
+/* Worker: the packet came around the join, and may have been given to another ring, too: its content was not kept. */
+static inline bool ring_is_marked(const struct ring *r, const struct pcap_pkthdr *h)
+{
+	return h->caplen <= r->mark_bytes && h->len > h->caplen;
+}
 /* Worker: nothing new comes into the ring. */
 void ring_shut(struct ring *r);
 

@@ -18,6 +18,11 @@
 enum {
 	TIMEOUT_MS = 10,        /* a ring's block is handed over when full, or after this */
 	FILTER_KEEPS = 0x40000, /* libpcap's own MAXIMUM_SNAPLEN: what the program returns in place of the snaplen */
+	FILTER_MARKS = 1,       /* of each packet: it is seen that it came, and when */
+	COOKED_BYTES = 16,      /* libpcap's head before packets of interfaces that are not Ethernet */
+	COOKED_TYPE_AT = 0,
+	COOKED_PROTOCOL_AT = 14,
+	STRAGGLER_US = 20,      /* within which a CPU that was on its way into the ring by the old way is there */
 };
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
@@ -51,6 +56,72 @@ static int group_join(struct tap *tap, const struct input *in, unsigned ifindex,
 	if (r == 0 && is_new)
 		tap->group = getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 ? -1 : value & 0xffff;
 	return r;
+}
+
+/* -- filters ------------------------------------------------------------------------------------------------------- */
+
+/* What libpcap does to a program before it goes to the kernel: on an interface without Ethernet heads, offsets into the
+ * cooked head that libpcap makes are moved. */
+static void adapt(struct bpf_program *program, uint32_t link_type)
+{
+	for (unsigned i = 0; i < program->bf_len; i++) {
+		struct bpf_insn *insn = &program->bf_insns[i];
+		unsigned class = BPF_CLASS(insn->code), mode = BPF_MODE(insn->code);
+		bool is_load = class == BPF_LD && (mode == BPF_ABS || mode == BPF_IND);
+		if (link_type != DLT_LINUX_SLL || (int32_t)insn->k < 0 ||
+		    !(is_load || (class == BPF_LDX && mode == BPF_MSH)))
+			continue;
+		if (insn->k >= COOKED_BYTES)
+			insn->k -= COOKED_BYTES;
+		else if (insn->k == COOKED_TYPE_AT)
+			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE);
+		else if (insn->k == COOKED_PROTOCOL_AT)
+			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PROTOCOL);
+	}
+}
+
+static int compile(pcap_t *p, uint32_t link_type, const struct input *in, const char *peers,
+		   struct bpf_program *program, struct err *err)
+{
+	struct text t = {0};
+	tap_filter_make(&t, in->cf->filter, peers);
+	int r = 0;
+	if (t.failed)
+		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", in->cf->name);
+	else if (pcap_compile(p, program, t.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
+		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name, t.s, pcap_geterr(p));
+	text_free(&t);
+	if (r == 0)
+		adapt(program, link_type);
+	return r;
+}
+
+/* Packets that the program lets through are kept up to so many bytes: FILTER_KEEPS, more than any has (the handle cuts
+ * to the snaplen), or FILTER_MARKS. */
+static int attach(int fd, struct bpf_program *program, uint32_t keeps, const struct input *in, struct err *err)
+{
+	struct sock_fprog p = {.len = (unsigned short)program->bf_len,
+			       .filter = (struct sock_filter *)(void *)program->bf_insns};
+	for (unsigned i = 0; i < program->bf_len; i++)
+		if (program->bf_insns[i].code == (BPF_RET | BPF_K) && program->bf_insns[i].k != 0)
+			program->bf_insns[i].k = keeps;
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof p) == 0)
+		return 0;
+	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.", in->cf->name, strerror(errno));
+}
+
+/* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's
+ * present block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each
+ * ring, some hundred packets, would vanish (libpcap 1.10.3, measured). */
+int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err)
+{
+	struct bpf_program program;
+	int rc = compile(r->pcap, r->link_type, in, peers, &program, err);
+	if (rc != 0)
+		return rc;
+	rc = attach(r->fd, &program, FILTER_KEEPS, in, err);
+	pcap_freecode(&program);
+	return rc;
 }
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
@@ -88,17 +159,29 @@ static int activate(const struct input *in, const char *device, pcap_t *p, struc
 	return 0;
 }
 
-static int compile(pcap_t *p, const struct input *in, const char *peers, struct bpf_program *program, struct err *err)
+static void wait_for_stragglers(void)
 {
-	struct text t = {0};
-	tap_filter_make(&t, in->cf->filter, peers);
-	int r = 0;
-	if (t.failed)
-		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", in->cf->name);
-	else if (pcap_compile(p, program, t.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name, t.s, pcap_geterr(p));
-	text_free(&t);
-	return r;
+	for (uint64_t until_us = clock_us() + STRAGGLER_US; clock_us() < until_us;)
+		;
+}
+
+/* Until it joins, the ring sees what others of the group read. So packets are only marked until it is in the group, and
+ * those of the moment around the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
+static int join(struct tap *tap, const struct input *in, const char *device, struct ring *made,
+		struct bpf_program *program, struct err *err)
+{
+	int rc = attach(made->fd, program, FILTER_MARKS, in, err);
+	if (rc != 0)
+		return rc;
+	ring_statistics(made, made->fd, NULL);
+	made->discard = made->stored;
+	rc = group_join(tap, in, made->ifindex, made->fd);
+	if (rc != 0)
+		return err_set(err, rc,
+			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
+			       in->cf->name, device, strerror(-rc));
+	wait_for_stragglers();
+	return attach(made->fd, program, FILTER_KEEPS, in, err);
 }
 
 int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
@@ -111,24 +194,22 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
 	rc = activate(in, device, p, err);
 	struct ring made = {.pcap = p, .fd = -1};
+	struct bpf_program program;
 	if (rc == 0) {
 		made.fd = pcap_fileno(p);
 		made.link_type = (uint32_t)pcap_datalink(p);
 		made.ifindex = if_nametoindex(device);
-		rc = ring_filter(&made, in, tap->peers.s ? tap->peers.s : "", err);
+		made.mark_bytes = FILTER_MARKS + (made.link_type == DLT_LINUX_SLL ? COOKED_BYTES : 0);
+		rc = compile(p, made.link_type, in, tap->peers.s ? tap->peers.s : "", &program, err);
 	}
-	made.joined_ns = clock_real_us() * 1000;
-	if (rc == 0 && (rc = group_join(tap, in, made.ifindex, made.fd)) != 0)
-		err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
-			in->cf->name, device, strerror(-rc));
+	if (rc == 0) {
+		rc = join(tap, in, device, &made, &program, err);
+		pcap_freecode(&program);
+	}
 	if (rc != 0) {
 		pcap_close(p);
 		return rc;
 	}
-	/* Until now it saw what others of the group have read, and before the filter was there, anything. Read at once:
-	 * what comes from here on is its own. */
-	ring_statistics(&made, made.fd, NULL);
-	made.discard = made.stored;
 	*r = made;
 	return 0;
 }
@@ -167,55 +248,9 @@ uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st)
 /* -- a live ring ------------------------------------------------------------------------------------------------------
  */
 
-static int attach(int fd, struct bpf_insn *insns, unsigned n)
-{
-	struct sock_fprog program = {.len = (unsigned short)n, .filter = (struct sock_filter *)(void *)insns};
-	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == -1 ? -errno : 0;
-}
-
-/* What libpcap does to a program before it goes to the kernel: it returns more than any packet has (the handle cuts to
- * the snaplen), and on an interface without Ethernet heads, offsets into the cooked head that libpcap makes are moved.
- */
-static void adapt(struct bpf_program *program, uint32_t link_type)
-{
-	enum { COOKED_BYTES = 16, COOKED_TYPE_AT = 0, COOKED_PROTOCOL_AT = 14 };
-	for (unsigned i = 0; i < program->bf_len; i++) {
-		struct bpf_insn *insn = &program->bf_insns[i];
-		unsigned class = BPF_CLASS(insn->code), mode = BPF_MODE(insn->code);
-		bool is_load = class == BPF_LD && (mode == BPF_ABS || mode == BPF_IND);
-		if (insn->code == (BPF_RET | BPF_K) && insn->k != 0)
-			insn->k = FILTER_KEEPS;
-		if (link_type != DLT_LINUX_SLL || (int32_t)insn->k < 0 ||
-		    !(is_load || (class == BPF_LDX && mode == BPF_MSH)))
-			continue;
-		if (insn->k >= COOKED_BYTES)
-			insn->k -= COOKED_BYTES;
-		else if (insn->k == COOKED_TYPE_AT)
-			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE);
-		else if (insn->k == COOKED_PROTOCOL_AT)
-			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PROTOCOL);
-	}
-}
-
-/* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's
- * present block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each
- * ring, some hundred packets, would vanish (libpcap 1.10.3, measured). */
-int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err)
-{
-	struct bpf_program program;
-	int rc = compile(r->pcap, in, peers, &program, err);
-	if (rc != 0)
-		return rc;
-	adapt(&program, r->link_type);
-	rc = attach(r->fd, program.bf_insns, program.bf_len);
-	pcap_freecode(&program);
-	if (rc != 0)
-		err_set(err, rc, "Input \"%s\": the kernel refuses the filter: %s.", in->cf->name, strerror(-rc));
-	return rc;
-}
-
 void ring_shut(struct ring *r)
 {
-	struct bpf_insn nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-	attach(r->fd, &nothing, 1);
+	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog program = {.len = 1, .filter = &nothing};
+	setsockopt(r->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
