@@ -55,7 +55,7 @@ static void end_of(struct worker *w, const struct link_message *m)
 		return;
 	in->is_removed |= m->value == LINK_WHOLE;
 	for (unsigned k = 0; k < in->n_endpoints; k++)
-		in->endpoints[k].ends |= m->value == LINK_WHOLE || m->value == k;
+		in->endpoints[k].ends |= m->value == k; /* of an input that ends, too, some may go on in another one */
 }
 
 static void adopt(struct worker *w, const struct link_message *m, int fd)
