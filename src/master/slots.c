@@ -267,9 +267,8 @@ static void died(struct slot *s, int status)
 		stats_slot(m->page, s->number)->deaths++;
 	}
 	text_free(&t);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_LEFT)
-		m->has_left = true;
-	if (!left_clean && m->is_draining)
+	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
+	if (m->is_draining && (!left_clean || WEXITSTATUS(status) == WORKER_EXIT_LEFT))
 		m->has_left = true;
 	s->pid = 0;
 	unlink_tenant(s);
