@@ -15,6 +15,9 @@
 /* At the deadline what waits in the kernel's buffers is still read, to be counted; not longer than this. */
 static const uint64_t discard_limit_us = 200000;
 
+/* So long after TERM a worker leaves, unless the master has said drain. */
+static const double term_patience_s = 0.1;
+
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
@@ -35,16 +38,24 @@ static void close_others(const struct worker_setup *setup)
 	free(keep);
 }
 
-/* TERM to one worker: it drains and leaves, and the master starts the next, which goes on with the same sockets. INT
- * comes from the terminal to all processes at once; the master decides what it means. */
+static void leave_alone(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct worker *w = timer->data;
+	worker_drain(w, w->cf->drain_timeout, INPUT_SLOT_STAYS);
+}
+
+/* TERM to one worker: it drains and leaves, and the master starts the next, which goes on with the same sockets. It may as
+ * well have come to all processes at once: then the master's LINK_DRAIN is on its way, and nobody would come after us for
+ * what is left in the sockets. INT comes from the terminal to all; the master decides what it means. */
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)loop, (void)events;
 	struct worker *w = io->data;
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
-		if (info.ssi_signo == SIGTERM)
-			worker_drain(w, w->cf->drain_timeout, INPUT_SLOT_STAYS);
+		if (info.ssi_signo == SIGTERM && !ev_is_active(&w->termed))
+			ev_timer_start(w->loop, &w->termed);
 }
 
 static int signals_init(struct worker *w, struct err *err)
@@ -335,6 +346,8 @@ void worker_run(const struct worker_setup *setup)
 	}
 	link_init(&w);
 	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
+	ev_timer_init(&w.termed, leave_alone, term_patience_s, 0);
+	w.termed.data = &w;
 	ev_prepare_init(&w.before_wait, before_wait);
 	w.before_wait.data = &w;
 	ev_prepare_start(w.loop, &w.before_wait);

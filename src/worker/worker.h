@@ -44,6 +44,7 @@ struct worker {
 	bool has_told_left;
 	int shared_fds[CONF_OUTPUTS_MAX]; /* of LINK_SHARED, by the output's place; -1: none */
 	struct ev_timer deadline;
+	struct ev_timer termed; /* TERM came */
 };
 
 /* drain.c: reading, from the loop. */
