@@ -253,9 +253,11 @@ def test_a_renamed_input_hears_on(bench):
     config = Config(bench, sink.addresses)
     millrace = config.start()
     sender = Sender(bench, "--sources", 64, "--pps", 2000, "--bytes", 300, "--time", "60s")
-    for old, new in (("", "new_"), ("new_", ""), ("", "other_")):
+    for old, new, workers in (("", "new_", 4), ("new_", "", 2), ("", "other_", 1)):
         sink.wait_lines(sink.report()["lines"] + 1000)
-        first, lines = config.reload(inputs={f"{new}{kind}": config.inputs[f"{old}{kind}"] for kind in ("udp", "tcp")})
+        first, lines = config.reload(inputs={f"{new}{kind}": config.inputs[f"{old}{kind}"] for kind in ("udp", "tcp")},
+                                     workers=workers)
+        millrace.check()  # pages of workers that ended with the former names, too
         assert f"inputs.{old}udp: removed" in lines and f"inputs.{new}udp: added" in lines
         with client(bench, "tcp") as c:
             c.sendall(b"status\n")
