@@ -15,7 +15,8 @@ static const char *since(char *buf, size_t size, uint64_t from_us, uint64_t now_
 {
 	if (from_us == 0 || from_us > now_us)
 		return "-";
-	return text_format_time(buf, size, (now_us - from_us) / 1000000 * 1000000);
+	uint64_t us = now_us - from_us, unit = us < 1000000 ? 1000 : 1000000;
+	return text_format_time(buf, size, us / unit * unit);
 }
 
 static void status_head(const struct ctl *ctl, uint64_t now_us, struct text *t)
