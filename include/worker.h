@@ -28,6 +28,7 @@ enum link_type {
 	LINK_RELOAD,	 /* master: the descriptor holds the bytes of a configuration, new only in what is LIVE */
 	LINK_APPLIED,	 /* worker: it is in effect; value as in LINK_RELOAD */
 	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: it is gone */
+	LINK_RENAMED,	 /* master: after you, its connections are those of input `value` */
 	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
 	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */
 	LINK_CONNECTION, /* either: struct link_connection with its descriptor: a connection for the input */
