@@ -27,7 +27,8 @@ enum link_type {
 	LINK_SHARED,	 /* master: the descriptor of the new out->shared of output number `input`, before LINK_RELOAD */
 	LINK_RELOAD,	 /* master: the descriptor holds the bytes of a configuration, new only in what is LIVE */
 	LINK_APPLIED,	 /* worker: it is in effect; value as in LINK_RELOAD */
-	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: nor the input */
+	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: it is gone */
+	LINK_RENAMED,	 /* master: after you, its connections are those of input `value` */
 	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
 	LINK_TERM,	 /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */
 	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */

@@ -15,7 +15,8 @@ static const char *since(char *buf, size_t size, uint64_t from_us, uint64_t now_
 {
 	if (from_us == 0 || from_us > now_us)
 		return "-";
-	return text_format_time(buf, size, (now_us - from_us) / 1000000 * 1000000);
+	uint64_t us = now_us - from_us, unit = us < 1000000 ? 1000 : 1000000;
+	return text_format_time(buf, size, us / unit * unit);
 }
 
 static void status_head(const struct ctl *ctl, uint64_t now_us, struct text *t)
@@ -80,6 +81,8 @@ static void status_inputs(const struct stats_copy *c, struct text *t)
 				? "input|type|packets|lines|bytes|invalid|lost|kernel drops|connections"
 				: "input|type|datagrams|lines|bytes|invalid|lost|kernel drops|connections");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++) {
+		if (stats_copy_is_retired(c, STATS_INPUT, i))
+			continue;
 		ctl_entry_name(c, STATS_INPUT, i, name, sizeof(name));
 		ctl_cell(&table, "%s", name);
 		ctl_cell(&table, "%s%s", stats_copy_entry(c, STATS_INPUT, i)->unit,
@@ -96,12 +99,30 @@ static void status_inputs(const struct stats_copy *c, struct text *t)
 	ctl_table_print(&table, t);
 }
 
+/* Removed by a reload, and still delivering what it holds. */
+static bool is_busy(const struct stats_copy *c, unsigned i)
+{
+	return stats_named(c, STATS_ALL, STATS_BACKEND, i, "queued_records") +
+		   stats_named(c, STATS_ALL, STATS_BACKEND, i, "in_flight_records") >
+	       0;
+}
+
+static bool is_output_busy(const struct stats_copy *c, unsigned output)
+{
+	for (unsigned i = 0; i < stats_copy_entries(c, STATS_BACKEND); i++)
+		if (stats_copy_entry(c, STATS_BACKEND, i)->parent == output && is_busy(c, i))
+			return true;
+	return sum(c, STATS_OUTPUT, output, "held_records") > 0;
+}
+
 static void status_outputs(const struct stats_copy *c, struct text *t)
 {
 	struct ctl_table table = {.columns = 6, .left = 2};
 	char name[300], memory[32];
 	ctl_heading(&table, "output|records|offered|held|lost|memory");
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_OUTPUT); i++) {
+		if (stats_copy_is_retired(c, STATS_OUTPUT, i) && !is_output_busy(c, i))
+			continue;
 		ctl_entry_name(c, STATS_OUTPUT, i, name, sizeof(name));
 		ctl_cell(&table, "%s", name);
 		ctl_cell(&table, "%s", stats_copy_entry(c, STATS_OUTPUT, i)->unit);
@@ -113,14 +134,6 @@ static void status_outputs(const struct stats_copy *c, struct text *t)
 	}
 	text_add(t, "\n");
 	ctl_table_print(&table, t);
-}
-
-/* Removed by a reload, and still delivering what it holds. */
-static bool is_busy(const struct stats_copy *c, unsigned i)
-{
-	return stats_named(c, STATS_ALL, STATS_BACKEND, i, "queued_records") +
-		   stats_named(c, STATS_ALL, STATS_BACKEND, i, "in_flight_records") >
-	       0;
 }
 
 static void status_backends(const struct stats_copy *c, struct text *t)

@@ -118,42 +118,64 @@ void account_second(struct master *m)
 
 /* -- end --------------------------------------------------------------------------------------------------------- */
 
-static struct stats_input sum_input(const struct master *m, const struct input *in)
+static struct stats_input sum_input(const struct master *m, unsigned index)
 {
 	struct stats_input sum;
 	memset(&sum, 0, sizeof sum);
 	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const uint64_t *st = stats_block(m->copy, (int)i, STATS_INPUT, in->index);
+		const uint64_t *st = stats_block(m->copy, (int)i, STATS_INPUT, index);
 		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
 			((uint64_t *)&sum)[k] += st[k];
 	}
 	return sum;
 }
 
+static void account_packets(const char *name, const struct stats_input *sum)
+{
+	log_info("input \"%s\": %llu packets received = %llu to outputs + %llu dropped at the end + %llu lost at death",
+		 name, (ull)sum->received_packets, (ull)sum->to_outputs_packets, (ull)sum->dropped_shutdown_packets,
+		 (ull)sum->lost_at_death_packets);
+}
+
+static void account_datagrams(const char *name, const struct stats_input *sum)
+{
+	log_info("input \"%s\": %llu datagrams received = %llu to outputs + %llu empty + %llu dropped + %llu lost at "
+		 "death",
+		 name, (ull)sum->received_datagrams, (ull)sum->to_outputs_datagrams, (ull)sum->empty_datagrams,
+		 (ull)sum->dropped_shutdown_datagrams, (ull)sum->lost_at_death_datagrams);
+}
+
+static void account_lines(const char *name, const struct stats_input *sum)
+{
+	uint64_t dropped = sum->dropped_too_long_lines + sum->dropped_truncated_lines + sum->dropped_shutdown_lines;
+	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + "
+		 "%llu dropped + %llu lost at death",
+		 name, (ull)sum->received_lines, (ull)sum->to_outputs_lines, (ull)sum->invalid_lines,
+		 (ull)sum->empty_lines, (ull)sum->command_lines, (ull)dropped, (ull)sum->lost_at_death_lines);
+}
+
 static void account_input(const struct master *m, const struct input *in)
 {
-	struct stats_input sum = sum_input(m, in);
+	struct stats_input sum = sum_input(m, in->index);
 	if (in->type->is_packets)
-		log_info("input \"%s\": %llu packets received = %llu to outputs + %llu dropped at the end + %llu lost "
-			 "at death",
-			 in->cf->name, (ull)sum.received_packets, (ull)sum.to_outputs_packets,
-			 (ull)sum.dropped_shutdown_packets, (ull)sum.lost_at_death_packets);
-	if (in->type->is_packets && !in->wants_lines)
-		return;
-	uint64_t dropped = sum.dropped_too_long_lines + sum.dropped_truncated_lines + sum.dropped_shutdown_lines;
-	if (in->wants_items && !in->type->is_packets)
-		log_info(
-		    "input \"%s\": %llu datagrams received = %llu to outputs + %llu empty + %llu dropped + %llu lost "
-		    "at death",
-		    in->cf->name, (ull)sum.received_datagrams, (ull)sum.to_outputs_datagrams, (ull)sum.empty_datagrams,
-		    (ull)sum.dropped_shutdown_datagrams, (ull)sum.lost_at_death_datagrams);
-	if (!in->wants_lines)
-		return;
-	log_info("input \"%s\": %llu lines received = %llu to outputs + %llu invalid + %llu empty + %llu commands + "
-		 "%llu dropped + "
-		 "%llu lost at death",
-		 in->cf->name, (ull)sum.received_lines, (ull)sum.to_outputs_lines, (ull)sum.invalid_lines,
-		 (ull)sum.empty_lines, (ull)sum.command_lines, (ull)dropped, (ull)sum.lost_at_death_lines);
+		account_packets(in->cf->name, &sum);
+	else if (in->wants_items)
+		account_datagrams(in->cf->name, &sum);
+	if (in->wants_lines)
+		account_lines(in->cf->name, &sum);
+}
+
+/* What a reload removed has no configuration any more: what it counted says what it was. */
+static void account_removed_input(const struct master *m, unsigned index)
+{
+	const char *name = stats_copy_entry(m->copy, STATS_INPUT, index)->name;
+	struct stats_input sum = sum_input(m, index);
+	if (sum.received_packets)
+		account_packets(name, &sum);
+	if (sum.received_lines)
+		account_lines(name, &sum);
+	else if (sum.received_datagrams)
+		account_datagrams(name, &sum);
 }
 
 /* All workers' accounts with one backend. */
@@ -176,7 +198,7 @@ static uint64_t dropped_by(const struct stats_backend *be)
 }
 
 /* What was dropped while it ran: the end of the program takes its counters along. */
-static void say_why(const struct output *out, const struct stats_backend *be)
+static void say_why(const char *output, const struct stats_backend *be)
 {
 	const struct {
 		const char *what;
@@ -192,30 +214,31 @@ static void say_why(const struct output *out, const struct stats_backend *be)
 		if (reasons[i].n > 0)
 			text_add(&t, "%s%llu %s", t.len ? ", " : "", (ull)reasons[i].n, reasons[i].what);
 	if (t.s)
-		log_warn("output \"%s\": of the dropped records %s", out->cf->name, t.s);
+		log_warn("output \"%s\": of the dropped records %s", output, t.s);
 	text_free(&t);
 }
 
 /* All workers' accounts with what the output itself held. */
-static struct stats_output sum_output(const struct master *m, const struct output *out)
+static struct stats_output sum_output(const struct master *m, unsigned index)
 {
 	struct stats_output sum;
 	memset(&sum, 0, sizeof sum);
 	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const uint64_t *st = stats_block(m->copy, (int)i, STATS_OUTPUT, out->index);
+		const uint64_t *st = stats_block(m->copy, (int)i, STATS_OUTPUT, index);
 		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
 			((uint64_t *)&sum)[k] += st[k];
 	}
 	return sum;
 }
 
-static void account_output(const struct master *m, const struct output *out)
+static void account_output(const struct master *m, unsigned index)
 {
+	const struct stats_entry *out = stats_copy_entry(m->copy, STATS_OUTPUT, index);
 	static const uint64_t none[2];
 	struct stats_backend all = {0};
-	struct stats_output own = sum_output(m, out);
+	struct stats_output own = sum_output(m, index);
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_BACKEND); i++) {
-		if (stats_copy_entry(m->copy, STATS_BACKEND, i)->parent != out->index)
+		if (stats_copy_entry(m->copy, STATS_BACKEND, i)->parent != index)
 			continue;
 		struct stats_backend be = sum_backend(m, i);
 		for (size_t k = 0; k < sizeof all / sizeof(uint64_t); k++)
@@ -225,13 +248,13 @@ static void account_output(const struct master *m, const struct output *out)
 		uint64_t unconfirmed = be.unconfirmed_records - before[1];
 		if (dropped + unconfirmed > 0)
 			log_warn("output \"%s\" backend %s: left %llu undelivered, %llu sent and not confirmed",
-				 out->cf->name, stats_copy_entry(m->copy, STATS_BACKEND, i)->name, (ull)dropped,
+				 out->name, stats_copy_entry(m->copy, STATS_BACKEND, i)->name, (ull)dropped,
 				 (ull)unconfirmed);
 	}
-	say_why(out, &all);
+	say_why(out->name, &all);
 	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
 		 "lost at death",
-		 out->cf->name, (ull)own.offered_records, (ull)all.delivered_records, (ull)all.unconfirmed_records,
+		 out->name, (ull)own.offered_records, (ull)all.delivered_records, (ull)all.unconfirmed_records,
 		 (ull)all.failed_records, (ull)(dropped_by(&all) + own.dropped_shutdown_records),
 		 (ull)(all.lost_at_death_records + own.lost_at_death_records));
 }
@@ -258,7 +281,7 @@ uint64_t account_lost(struct master *m)
 	if (stats_copy_take(m->copy, NULL) != 0)
 		return 1;
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		struct stats_input sum = sum_input(m, &m->inputs[i]);
+		struct stats_input sum = sum_input(m, m->inputs[i].index);
 		lost += sum.damaged_files + sum.dropped_shutdown_packets + sum.lost_at_death_packets +
 			sum.lost_at_death_lines + sum.dropped_shutdown_lines;
 	}
@@ -267,7 +290,7 @@ uint64_t account_lost(struct master *m)
 		lost += dropped_by(&be) + be.failed_records + be.unconfirmed_records + be.lost_at_death_records;
 	}
 	for (size_t i = 0; i < m->n_outputs; i++) {
-		struct stats_output own = sum_output(m, &m->outputs[i]);
+		struct stats_output own = sum_output(m, m->outputs[i].index);
 		lost += own.dropped_shutdown_records + own.lost_at_death_records;
 	}
 	return lost;
@@ -280,8 +303,14 @@ void account_last(struct master *m)
 		return;
 	for (size_t i = 0; i < m->n_inputs; i++)
 		account_input(m, &m->inputs[i]);
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_INPUT); i++)
+		if (stats_copy_is_retired(m->copy, STATS_INPUT, i))
+			account_removed_input(m, i);
 	for (size_t i = 0; i < m->n_outputs; i++)
-		account_output(m, &m->outputs[i]);
+		account_output(m, m->outputs[i].index);
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_OUTPUT); i++)
+		if (stats_copy_is_retired(m->copy, STATS_OUTPUT, i))
+			account_output(m, i);
 	if (stats_check(m->copy, &t) > 0)
 		log_error("the account does not balance: %s", t.s ? t.s : "");
 	text_free(&t);

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -275,6 +276,12 @@ static const char *cannot(const struct master *m)
 static int read_and_parse(struct reload *r, struct text *errors)
 {
 	const char *path = r->m->args->path;
+	struct stat st;
+	/* a start may wait for who writes into a FIFO; the master's loop may not */
+	if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+		text_add(errors, "%s: is no file; only a file can be read again\n", path);
+		return -EINVAL;
+	}
 	int code = conf_read_file(path, &r->bytes, &r->len);
 	if (code != 0) {
 		text_add(errors, "%s: cannot be read: %s; give a readable YAML file\n", path, strerror(-code));

@@ -277,9 +277,8 @@ static void died(struct slot *s, int status)
 	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
 	text_free(&t);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_LEFT)
-		m->has_left = true;
-	if (!left_clean && m->is_draining)
+	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
+	if (m->is_draining && (!left_clean || WEXITSTATUS(status) == WORKER_EXIT_LEFT))
 		m->has_left = true;
 	s->pid = 0;
 	unlink_tenant(s);
@@ -443,10 +442,12 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 {
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		/* what waits for a slot without a tenant is read by a sibling before that drains */
-		if (s->pid == 0 && !s->lent_to && s->life.state != LIFE_REMOVED)
+		/* what waits for a slot without a tenant, or whose tenant reads no more, is read by a sibling before that
+		 * drains */
+		bool is_away = s->pid == 0 || (s->is_leaving && !s->is_ending);
+		if (is_away && !s->lent_to && s->life.state != LIFE_REMOVED)
 			lend(s);
-		struct slot *to = s->pid == 0 ? slots_serving(m) : NULL;
+		struct slot *to = is_away ? slots_serving(m) : NULL;
 		if (to)
 			post_give_connections(s, to);
 	}

@@ -476,6 +476,31 @@ static void announce(struct master *m, const struct input *in, uint64_t endpoint
 		post_send(&m->slots[i], &msg, sizeof msg, -1);
 }
 
+/* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
+static const struct input *renamed_to(const struct master *m, const struct input *in)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		unsigned n = 0;
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
+			const struct endpoint *from = m->inputs[i].endpoints[k].moved_from;
+			n += from >= in->endpoints && from < in->endpoints + in->n_endpoints;
+		}
+		if (n > 0)
+			return n == in->n_endpoints ? &m->inputs[i] : NULL;
+	}
+	return NULL;
+}
+
+static void announce_end(struct master *m, const struct input *in)
+{
+	const struct input *to = renamed_to(m, in);
+	struct link_message msg = {.type = LINK_RENAMED, .input = in->index, .value = to ? to->index : 0};
+	for (unsigned i = 0; to && i < m->n_slots; i++)
+		post_send(&m->slots[i], &msg, sizeof msg, -1);
+	if (!to)
+		announce(m, in, LINK_WHOLE);
+}
+
 static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -485,7 +510,7 @@ static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 			is_taken |= strcmp(m->inputs[k].cf->name, in->cf->name) == 0;
 		if (!stays) {
 			retire_renamed(m, STATS_INPUT, in->index, is_taken);
-			announce(m, in, LINK_WHOLE);
+			announce_end(m, in);
 		}
 		for (unsigned k = 0; k < in->n_endpoints; k++) {
 			struct endpoint *ep = &in->endpoints[k];
@@ -512,10 +537,10 @@ static void enter_inputs(struct master *m, struct world *w, struct world *gone)
 	gone->n_inputs = m->n_inputs;
 	m->inputs = w->inputs;
 	m->n_inputs = w->n_inputs;
+	retire_inputs(m, gone->inputs, gone->n_inputs);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
 			m->inputs[i].endpoints[k].moved_from = NULL;
-	retire_inputs(m, gone->inputs, gone->n_inputs);
 }
 
 void world_enter(struct master *m, struct world *w, struct world *gone)

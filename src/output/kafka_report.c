@@ -55,9 +55,18 @@ static uint64_t *reason(struct stats_kafka *st, rd_kafka_resp_err_t why)
 	}
 }
 
+/* Behind a line that is limited: how many were not written since the last one. */
+static const char *more(char *buf, size_t size, uint64_t held)
+{
+	buf[0] = '\0';
+	if (held)
+		snprintf(buf, size, " (%llu more of such lines held back)", (unsigned long long)held);
+	return buf;
+}
+
 void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t why)
 {
-	char topic[200];
+	char topic[200], held_back[64];
 	uint64_t held;
 	k->backend->failed_records += m->records;
 	const uint64_t *counter = reason(k->stats, why);
@@ -68,9 +77,9 @@ void kafka_fail(struct kafka *k, const struct message *m, rd_kafka_resp_err_t wh
 	*reason(k->stats, why) += m->records;
 	if (!k->is_giving_up && log_limit_pass(&k->log_limits[1], clock_us(), 10000, &held))
 		log_warn(
-		    "output \"%s\": topic %s: a message of %u bytes failed: %s (%llu more of such lines held back)",
+		    "output \"%s\": topic %s: a message of %u bytes failed: %s%s",
 		    k->out->cf->name, text_escape(topic, sizeof(topic), k->out->cf->topic, strlen(k->out->cf->topic)),
-		    m->len, rd_kafka_err2str(why), (unsigned long long)held);
+		    m->len, rd_kafka_err2str(why), more(held_back, sizeof(held_back), held));
 }
 
 static void count_delivered(struct kafka *k, const struct message *m)
@@ -168,7 +177,7 @@ void kafka_error_event(struct kafka *k, rd_kafka_event_t *event)
 {
 	rd_kafka_resp_err_t why = rd_kafka_event_error(event);
 	const char *what = rd_kafka_event_error_string(event);
-	char text[512], fatal[400];
+	char text[512], fatal[400], held_back[64];
 	uint64_t held;
 	if (why == RD_KAFKA_RESP_ERR__FATAL || rd_kafka_event_error_is_fatal(event)) {
 		rd_kafka_resp_err_t cause = rd_kafka_fatal_error(k->producer->rk, fatal, sizeof(fatal));
@@ -188,16 +197,16 @@ void kafka_error_event(struct kafka *k, rd_kafka_event_t *event)
 	if (is_of_connection && k->is_down_said)
 		return;
 	if (log_limit_pass(&k->log_limits[2], clock_us(), 5000, &held))
-		log_warn("output \"%s\": %s (%llu more of such lines held back)", k->out->cf->name,
+		log_warn("output \"%s\": %s%s", k->out->cf->name,
 			 text_escape(text, sizeof(text), what ? what : "", what ? strlen(what) : 0),
-			 (unsigned long long)held);
+			 more(held_back, sizeof(held_back), held));
 }
 
 /* The library's own lines. What it says of failures comes as errors too, so here it is for those who debug. */
 void kafka_log_event(struct kafka *k, rd_kafka_event_t *event)
 {
 	const char *facility, *line;
-	char text[800];
+	char text[800], held_back[64];
 	uint64_t held;
 	int level;
 	if (rd_kafka_event_log(event, &facility, &line, &level) != 0)
@@ -208,8 +217,8 @@ void kafka_log_event(struct kafka *k, rd_kafka_event_t *event)
 	if (level > LOG_WARNING || is_error)
 		log_debug("output \"%s\": librdkafka: %s: %s", k->out->cf->name, facility, text);
 	else if (log_limit_pass(&k->log_limits[3], clock_us(), 5000, &held))
-		log_warn("output \"%s\": librdkafka: %s: %s (%llu more of such lines held back)", k->out->cf->name,
-			 facility, text, (unsigned long long)held);
+		log_warn("output \"%s\": librdkafka: %s: %s%s", k->out->cf->name, facility, text,
+			 more(held_back, sizeof(held_back), held));
 }
 
 /* {"brokers":{"127.0.0.1:9092/1":{"name":…,"nodeid":1,…,"state":"UP",…},…},"topics":…}: STATISTICS.md of librdkafka.

@@ -80,13 +80,15 @@ static uint64_t fed(const struct stats_copy *c, int slot, unsigned output)
 	const char *name = strcmp(out->unit, "lines") == 0     ? "to_outputs_lines"
 			   : strcmp(out->unit, "packets") == 0 ? "to_outputs_packets"
 							       : "to_outputs_datagrams";
-	/* A reload may change who feeds whom, one worker after the other: each page says it for itself. */
+	/* A reload may change who feeds whom, one worker after the other: each page says it for itself, but for one that
+	 * says nothing. */
 	int feeds = stats_field_find(stats_copy_of(c), STATS_INPUT, "feeds");
-	uint64_t sum = 0;
+	uint64_t sum = 0, said = 0;
+	for (unsigned i = 0; feeds != -1 && i < stats_copy_entries(c, STATS_INPUT); i++)
+		said |= stats_value(c, slot, STATS_INPUT, i, (unsigned)feeds);
 	for (unsigned i = 0; i < stats_copy_entries(c, STATS_INPUT); i++) {
-		uint64_t bits = feeds == -1 ? 0 : stats_value(c, slot, STATS_INPUT, i, (unsigned)feeds);
-		if (bits == 0)
-			bits = stats_copy_entry(c, STATS_INPUT, i)->feeds;
+		uint64_t bits = said ? stats_value(c, slot, STATS_INPUT, i, (unsigned)feeds)
+				     : stats_copy_entry(c, STATS_INPUT, i)->feeds;
 		if (bits >> output & 1)
 			sum += stats_named(c, slot, STATS_INPUT, i, name);
 	}

@@ -157,9 +157,9 @@ static void percent_show(char *buf, size_t size, uint64_t lost, uint64_t came)
 static void line_show(const struct stats_drops *d, const char *name, const char *unit, const char *came, const char *lost,
 		      const char *share, const char *lost_10s, const char *share_10s, const char *place, struct text *t)
 {
-	text_add(t, "%-37s %-10s%16s%15s%10s", name, unit, came, lost, share);
+	text_add(t, "%-30s %-10s%13s%12s%9s", name, unit, came, lost, share);
 	if (d->window_us)
-		text_add(t, "%13s%10s", lost_10s, share_10s);
+		text_add(t, "%13s%9s", lost_10s, share_10s);
 	text_add(t, "%s%s\n", place[0] ? "  " : "", place);
 }
 
@@ -198,7 +198,7 @@ static void steps_show(const struct stats_drops *d, const struct stats_copy *c, 
 		percent_show(share_10s, sizeof(share_10s), s->lost_10s, s->came_10s);
 		snprintf(came, sizeof(came), "%llu", (ull)s->came);
 		snprintf(name, sizeof(name), "%s%s", stats_step_word(s->step),
-			 drops_is_of_host(s->step) ? " (since the machine's start)" : "");
+			 drops_is_of_host(s->step) ? " (since boot)" : "");
 		snprintf(lost, sizeof(lost), "%llu", (ull)s->lost);
 		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)s->lost_10s);
 		line_show(d, name, s->unit, came, lost, share, lost_10s, share_10s, "", t);

@@ -315,7 +315,8 @@ static void let_go(struct worker *w, struct input *in)
 		if (passes(s)) {
 			if (!in->type->pass(s))
 				ev_io_start(w->loop, &w->link_writable);
-		} else if (in->leave != INPUT_ALL_END && !input_ends(s) && !in->type->is_packets && !in->is_removed) {
+		} else if (in->leave != INPUT_ALL_END && !input_ends(s) && !in->type->is_packets &&
+			   (s->ep || !in->is_removed)) {
 			in->type->end(s); /* somebody else goes on with it */
 		} else {
 			read_next_turn(w, s);

@@ -28,8 +28,10 @@ bool link_pass(struct source *s, const struct input_passed *p)
 {
 	static struct link_connection c;
 	struct worker *w = s->in->worker;
-	c.head = (struct link_message){
-	    .type = LINK_CONNECTION, .slot = w->slot, .input = s->in->index, .value = p->is_skipping};
+	c.head = (struct link_message){.type = LINK_CONNECTION,
+				       .slot = w->slot,
+				       .input = s->in->is_renamed ? s->in->renamed_to : s->in->index,
+				       .value = p->is_skipping};
 	BUG_ON(p->kept_bytes > sizeof c.kept);
 	memcpy(c.kept, p->kept, p->kept_bytes);
 	return net_send_fd(w->setup->link, &c, link_connection_bytes(p->kept_bytes), s->fd) == 0;
@@ -39,6 +41,9 @@ bool link_pass(struct source *s, const struct input_passed *p)
 static void take(struct worker *w, const struct link_connection *c, size_t bytes, int fd)
 {
 	struct input *in = input_numbered(w, c->head.input);
+	for (size_t i = 0; !in && i < w->n_inputs; i++)
+		if (w->inputs[i].is_renamed && w->inputs[i].renamed_to == c->head.input)
+			in = &w->inputs[i]; /* a sibling's, and both know the former name */
 	const struct input_passed p = {.is_skipping = c->head.value != 0,
 				       .kept = c->kept,
 				       .kept_bytes = (uint32_t)(bytes - sizeof c->head)};
@@ -55,7 +60,16 @@ static void end_of(struct worker *w, const struct link_message *m)
 		return;
 	in->is_removed |= m->value == LINK_WHOLE;
 	for (unsigned k = 0; k < in->n_endpoints; k++)
-		in->endpoints[k].ends |= m->value == LINK_WHOLE || m->value == k;
+		in->endpoints[k].ends |= m->value == k; /* of an input that ends, too, some may go on in another one */
+}
+
+static void rename_input(struct worker *w, const struct link_message *m)
+{
+	struct input *in = input_numbered(w, m->input);
+	if (!in)
+		return;
+	in->is_renamed = true;
+	in->renamed_to = (unsigned)m->value;
 }
 
 static void adopt(struct worker *w, const struct link_message *m, int fd)
@@ -109,6 +123,9 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 		break;
 	case LINK_END:
 		end_of(w, m);
+		break;
+	case LINK_RENAMED:
+		rename_input(w, m);
 		break;
 	case LINK_SHARED:
 		reload_shared(w, m, fd);

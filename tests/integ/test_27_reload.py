@@ -180,6 +180,20 @@ def test_a_broken_file_changes_nothing(bench, text, word):
     assert master_counters(millrace)["reload_failed"] == 0
 
 
+def test_what_is_no_file_does_not_hold_the_master_up(bench):
+    """A FIFO that nobody writes into: the answer comes at once."""
+    sink = bench.sink("--number")
+    config = Config(bench, sink.addresses)
+    millrace = config.start()
+    file = bench.path / "millrace.yaml"
+    file.unlink()
+    os.mkfifo(file)
+    millrace.expected_errors.append("reload: ")
+    r = millrace.ctl("reload", check=False)
+    assert r.returncode == 1 and "is no file" in r.stderr
+    config.reload()
+
+
 def test_what_only_a_library_refuses(bench):
     """A filter that libpcap does not understand, a producer that librdkafka does not make: the answer has its line."""
     sink = bench.sink("--number")

@@ -292,6 +292,52 @@ def test_a_removed_input_has_no_hole(bench):
     assert counts == highest and sum(counts) == received
 
 
+def test_a_renamed_input_hears_on(bench):
+    """The same address under another name: nothing is lost, open TCP connections go on, new ones come as before."""
+    sink = bench.sink("--number", "--keys", 10000)
+    config = Config(bench, sink.addresses)
+    millrace = config.start()
+    load = Load(bench, sink)
+    for old, new, workers in (("", "new_", 4), ("new_", "", 2), ("", "other_", 1)):
+        load.go_on()
+        first, lines = config.reload(inputs={f"{new}{kind}": config.inputs[f"{old}{kind}"] for kind in ("udp", "tcp")},
+                                     workers=workers)
+        millrace.check()  # pages of workers that ended with the former names, too
+        assert f"inputs.{old}udp: removed" in lines and f"inputs.{new}udp: added" in lines
+        with client(bench, "tcp") as c:
+            c.sendall(b"status\n")
+            assert c.recv(100)
+    load.go_on()
+    sent = sum(s.stop()["lines"] for s in load.senders)
+    assert sink.wait_lines(sent, key="distinct")["doubles"] == 0
+    counters = wait_settled(millrace)
+    assert (counters.dropped(), counters.kernel_drops(), counters.unbalanced()) == (0, 0, [])
+    millrace.check()
+
+
+def test_the_last_account_names_what_was_removed(bench):
+    """Inputs and outputs that are gone are left out of status, not of the sum; what a roll gave up is no matter of the exit code."""
+    sink, nobody = bench.sink("--number"), f"127.0.0.1:{free_port()}"
+    config = Config(bench, sink.addresses, top="drain_timeout: 300ms")
+    config.inputs["old"] = config.inputs.pop("udp").replace("[out]", "[out, gone]")
+    gone = f'outputs: {{ gone: {{ type: statsite, backends: ["{nobody}"] }},'
+    millrace = bench.millrace(conf=config.text().replace("outputs: {", gone))
+    config.millrace = millrace
+    bench.replay("--number", "--lines", 1000)
+    sink.wait_lines(1000)
+    config.inputs["new"] = config.inputs.pop("old").replace("[out, gone]", "[out]")
+    config.reload()
+    bench.replay("--number", "--number-from", 1000, "--lines", 500)
+    sink.wait_lines(1500)
+    rows = [line.split()[0] for line in millrace.ctl("status").stdout.splitlines() if line]
+    assert "new" in rows and "out" in rows and not {"old", "gone"} & set(rows)
+    assert millrace.terminate() == 0
+    log = "\n".join(millrace.err)
+    assert 'input "new": 500 lines received' in log and 'input "old": 1000 lines received' in log
+    assert 'output "out": 1500 offered = 1500 delivered' in log
+    assert 'output "gone": 1000 offered = 0 delivered + 0 unconfirmed + 0 failed + 1000 dropped' in log
+
+
 def test_an_address_in_use_changes_nothing(bench):
     sink, config, millrace = begin(bench)
     pids = millrace.worker_pids()
