@@ -76,6 +76,7 @@ struct output {
 	void *shared;    /* of prepare */
 	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
 	int shared_fd; /* the master's; -1: none */
+	bool ends;         /* worker: its successor has no such output */
 	uint64_t leave_us; /* a backend that was removed is given up when it took nothing for so long */
 
 	/* set by the worker before open */

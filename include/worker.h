@@ -28,6 +28,7 @@ enum link_type {
 	LINK_RELOAD,	 /* master: the descriptor holds the bytes of a configuration, new only in what is LIVE */
 	LINK_APPLIED,	 /* worker: it is in effect; value as in LINK_RELOAD */
 	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: it is gone */
+	LINK_OUTPUT_ENDS, /* master: your successor has no output `input`: deliver what it holds, or give it up */
 	LINK_RENAMED,	 /* master: after you, its connections are those of input `value` */
 	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
 	LINK_TERM,	 /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */

@@ -166,7 +166,8 @@ static void wait_for_stragglers(void)
 }
 
 /* Until it joins, the ring sees what others of the group read. So packets are only marked until it is in the group, and
- * those of the moment around the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
+ * those of the moment around the join, of which nobody can tell whose they are, are lost and counted: none is read
+ * twice. */
 static int join(struct tap *tap, const struct input *in, const char *device, struct ring *made,
 		struct bpf_program *program, struct err *err)
 {

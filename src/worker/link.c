@@ -124,6 +124,10 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	case LINK_END:
 		end_of(w, m);
 		break;
+	case LINK_OUTPUT_ENDS:
+		for (size_t i = 0; i < w->n_outputs; i++)
+			w->outputs[i].ends |= w->outputs[i].index == m->input;
+		break;
 	case LINK_RENAMED:
 		rename_input(w, m);
 		break;

@@ -250,6 +250,11 @@ static uint64_t left_behind(const struct worker *w)
 	return left;
 }
 
+static int pass_output(struct output *out)
+{
+	return out->type->pass && !out->ends ? out->type->pass(out) : -1;
+}
+
 /* What peers do not take goes to the next worker. */
 static void pass_outputs(struct worker *w)
 {
@@ -258,7 +263,7 @@ static void pass_outputs(struct worker *w)
 	w->has_passed = true;
 	ev_timer_stop(w->loop, &w->patience);
 	for (size_t i = 0; i < w->n_outputs; i++)
-		w->pass_fds[i] = w->outputs[i].type->pass ? w->outputs[i].type->pass(&w->outputs[i]) : -1;
+		w->pass_fds[i] = pass_output(&w->outputs[i]);
 }
 
 static void look_at_progress(struct ev_loop *loop, struct ev_timer *timer, int events)

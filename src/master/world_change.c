@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * world_change: a world that was made (world.c) is given up, or takes the place of the one in effect: what is not in it
+ * any more is retired in the counters, announced to the workers that have it, and closed when they have made place.
+ * Master only.
+ */
+#include "master.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static bool has_block(const struct output *out, uint32_t block)
+{
+	for (unsigned i = 0; out && i < out->n_backends; i++)
+		if (out->blocks[i] == block)
+			return true;
+	return false;
+}
+
+static const struct output *indexed_output(const struct output *outputs, size_t n, unsigned index)
+{
+	for (size_t i = 0; i < n; i++)
+		if (outputs[i].index == index)
+			return &outputs[i];
+	return NULL;
+}
+
+static bool has_input(const struct input *inputs, size_t n, unsigned index)
+{
+	for (size_t i = 0; i < n; i++)
+		if (inputs[i].index == index)
+			return true;
+	return false;
+}
+
+/* Backends of `out` that `next` has not. Both have what they share in the same order, so this is one walk. */
+static void retire_backends(struct master *m, const struct output *out, const struct output *next)
+{
+	unsigned k = 0;
+	for (unsigned i = 0; i < out->n_backends; i++) {
+		if (next && k < next->n_backends && next->blocks[k] == out->blocks[i])
+			k++;
+		else if (!next || !has_block(next, out->blocks[i]))
+			stats_retire(m->stats, STATS_BACKEND, out->blocks[i]);
+	}
+}
+
+/* Another thing of the same name is there now. */
+static void retire_renamed(struct master *m, enum stats_scope scope, unsigned index, bool is_taken)
+{
+	struct stats_entry e = *stats_entry(m->stats, scope, index);
+	char name[300];
+	snprintf(name, sizeof name, "%s (%s)", e.name, e.unit);
+	if (is_taken)
+		stats_name(m->stats, scope, index, name, e.parent, e.feeds, e.unit);
+	stats_retire(m->stats, scope, index);
+}
+
+static void end_output(struct master *m, unsigned index, bool is_taken)
+{
+	struct link_message msg = {.type = LINK_OUTPUT_ENDS, .input = index};
+	retire_renamed(m, STATS_OUTPUT, index, is_taken);
+	for (unsigned i = 0; i < m->n_slots; i++)
+		post_send(&m->slots[i], &msg, sizeof msg, -1);
+}
+
+static void retire_outputs(struct master *m, const struct output *outputs, size_t n, const struct output *next,
+			   size_t n_next)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct output *now = indexed_output(next, n_next, outputs[i].index);
+		bool is_taken = false;
+		for (size_t k = 0; k < n_next; k++)
+			is_taken |= strcmp(next[k].cf->name, outputs[i].cf->name) == 0;
+		if (!now)
+			end_output(m, outputs[i].index, is_taken);
+		if (!now && outputs[i].cf->type == CONF_OUTPUT_TYPE_KAFKA)
+			stats_retire(m->stats, STATS_KAFKA, outputs[i].index);
+		retire_backends(m, &outputs[i], now);
+	}
+}
+
+/* Frees outputs but not what others still share. */
+static void free_outputs(struct output *outputs, size_t n, const struct output *others, size_t n_others)
+{
+	for (size_t i = 0; i < n; i++) {
+		for (size_t k = 0; k < n_others; k++)
+			if (others[k].shared && others[k].shared == outputs[i].shared) {
+				outputs[i].shared = NULL;
+				outputs[i].shared_fd = -1;
+			}
+		output_fini(&outputs[i]);
+	}
+	free(outputs);
+}
+
+/* An endpoint of a world that is not to be: bound for it, or taken from the one in effect. */
+static void give_back(struct master *m, struct input *in, struct endpoint *ep)
+{
+	struct endpoint *from = ep->moved_from;
+	for (unsigned b = from ? ep->had_fds : 0; b < ep->n_blocks; b++)
+		stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
+	ep->n_blocks = from ? MIN(ep->n_blocks, ep->had_fds) : 0;
+	if (!from) {
+		input_close_endpoint(in, ep);
+		return;
+	}
+	input_return_endpoint(ep);
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *old = &m->inputs[i];
+		if (from >= old->endpoints && from < old->endpoints + old->n_endpoints && old->type->adjust)
+			old->type->adjust(old, from, NULL);
+	}
+}
+
+void world_give_up(struct master *m, struct world *w)
+{
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		struct input *in = &w->inputs[i];
+		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			give_back(m, in, &in->endpoints[k]);
+		if (is_new && in->type)
+			stats_retire(m->stats, STATS_INPUT, in->index);
+		input_forget(in, !is_new);
+	}
+	free(w->inputs);
+	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
+	free_outputs(w->outputs, w->n_outputs, m->outputs, m->n_outputs);
+	*w = (struct world){0};
+}
+
+/* Workers of the old world are told which of their endpoints end with them. */
+static void announce(struct master *m, const struct input *in, uint64_t endpoint)
+{
+	struct link_message msg = {.type = LINK_END, .input = in->index, .value = endpoint};
+	for (unsigned i = 0; i < m->n_slots; i++)
+		post_send(&m->slots[i], &msg, sizeof msg, -1);
+}
+
+/* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
+static const struct input *renamed_to(const struct master *m, const struct input *in)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		unsigned n = 0;
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
+			const struct endpoint *from = m->inputs[i].endpoints[k].moved_from;
+			n += from >= in->endpoints && from < in->endpoints + in->n_endpoints;
+		}
+		if (n > 0)
+			return n == in->n_endpoints ? &m->inputs[i] : NULL;
+	}
+	return NULL;
+}
+
+static void announce_end(struct master *m, const struct input *in)
+{
+	const struct input *to = renamed_to(m, in);
+	struct link_message msg = {.type = LINK_RENAMED, .input = in->index, .value = to ? to->index : 0};
+	for (unsigned i = 0; to && i < m->n_slots; i++)
+		post_send(&m->slots[i], &msg, sizeof msg, -1);
+	if (!to)
+		announce(m, in, LINK_WHOLE);
+}
+
+static void retire_inputs(struct master *m, struct input *inputs, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct input *in = &inputs[i];
+		bool stays = has_input(m->inputs, m->n_inputs, in->index), is_taken = false;
+		for (size_t k = 0; k < m->n_inputs; k++)
+			is_taken |= strcmp(m->inputs[k].cf->name, in->cf->name) == 0;
+		if (!stays) {
+			retire_renamed(m, STATS_INPUT, in->index, is_taken);
+			announce_end(m, in);
+		}
+		for (unsigned k = 0; k < in->n_endpoints; k++) {
+			struct endpoint *ep = &in->endpoints[k];
+			if (ep->is_moved)
+				continue;
+			announce(m, in, k);
+			if (in->type->retire)
+				in->type->retire(in, ep);
+			ep->is_retired = true;
+		}
+	}
+}
+
+static void enter_inputs(struct master *m, struct world *w, struct world *gone)
+{
+	if (!w->inputs) { /* only what is LIVE has changed */
+		for (size_t i = 0; i < m->n_inputs; i++) {
+			m->inputs[i].conf = w->cf;
+			m->inputs[i].cf = &w->cf->inputs[i];
+		}
+		return;
+	}
+	gone->inputs = m->inputs;
+	gone->n_inputs = m->n_inputs;
+	m->inputs = w->inputs;
+	m->n_inputs = w->n_inputs;
+	retire_inputs(m, gone->inputs, gone->n_inputs);
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			m->inputs[i].endpoints[k].moved_from = NULL;
+}
+
+void world_enter(struct master *m, struct world *w, struct world *gone)
+{
+	struct output *old = m->outputs;
+	size_t n_old = m->n_outputs;
+	*gone = (struct world){.cf = m->cf};
+	m->outputs = w->outputs;
+	m->n_outputs = w->n_outputs;
+	enter_inputs(m, w, gone);
+	if (w->inputs)
+		m->marking++;
+	m->generation++;
+	m->cf = w->cf;
+	retire_outputs(m, old, n_old, m->outputs, m->n_outputs);
+	free_outputs(old, n_old, m->outputs, m->n_outputs);
+	world_name(m);
+	*w = (struct world){0};
+}
+
+void world_close(struct master *m, struct world *gone)
+{
+	for (size_t i = 0; i < gone->n_inputs; i++) {
+		struct input *in = &gone->inputs[i];
+		bool shares_hands = has_input(m->inputs, m->n_inputs, in->index);
+		for (unsigned k = 0; k < in->n_endpoints; k++) {
+			struct endpoint *ep = &in->endpoints[k];
+			if (ep->is_moved)
+				continue;
+			input_endpoint_drops(in, ep, m->page);
+			for (unsigned b = 0; b < ep->n_fds; b++)
+				stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
+			input_close_endpoint(in, ep);
+		}
+		input_forget(in, shares_hands);
+	}
+	stats_publish(m->page);
+	free(gone->inputs);
+	conf_free((struct conf *)(uintptr_t)gone->cf);
+	*gone = (struct world){0};
+}
+
+void world_close_slot(struct master *m, unsigned slot)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
+			struct endpoint *ep = &m->inputs[i].endpoints[k];
+			if (ep->n_fds != slot + 1 || slot == 0)
+				continue;
+			input_endpoint_drops(&m->inputs[i], ep, m->page);
+			if (!m->inputs[i].type->unbind)
+				close(ep->fds[slot]);
+			stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[slot]);
+			ep->n_fds = ep->n_blocks = slot;
+		}
+	stats_publish(m->page);
+	world_name(m); /* of two, "slot 0" may be left as "all slots" */
+}
