@@ -60,7 +60,7 @@ static void end_output(struct master *m, unsigned index, bool is_taken)
 {
 	struct link_message msg = {.type = LINK_OUTPUT_ENDS, .input = index};
 	retire_renamed(m, STATS_OUTPUT, index, is_taken);
-	for (unsigned i = 0; i < m->n_slots; i++)
+	for (unsigned i = 0; m->slots && i < m->n_slots; i++) /* none yet: a start that fails */
 		post_send(&m->slots[i], &msg, sizeof msg, -1);
 }
 
