@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -321,3 +322,41 @@ def test_signals_of_the_first_moments(bench, sig):
         assert code in ((0, 3, -number) if ends else (0, 3)), (delay_us, code, millrace.err)
         assert not (bench.path / "pid").exists() and not (bench.path / "c.sock").exists(), (delay_us, code, millrace.err)
         assert not (bench.path / "in.sock").exists(), (delay_us, code)
+
+
+def test_upgrade_of_a_daemon(bench):
+    """The heir takes the pid file, the HTTP socket and systemd's attention over; the command that asked waits for it."""
+    sink, notify, http = bench.sink("--number"), Notify(bench), free_port()
+    bench.port = bench.port or free_port()
+    os.environ["NOTIFY_SOCKET"] = str(notify.path)
+    try:
+        daemon = Daemon(bench, "--http", f"127.0.0.1:{http}", backends=sink.addresses)
+    finally:
+        del os.environ["NOTIFY_SOCKET"]
+    old = daemon.pid
+    bench.replay("--number", "--lines", 1000)
+    sink.wait_lines(1000)
+    assert "upgraded" in daemon.ctl("upgrade").stdout
+    heir = int(wait_for(lambda: (lambda n: n if n.strip() and int(n) != old else None)(daemon.pid_file.read_text()), "the heir's pid"))
+    assert notify.next(f"^MAINPID={heir}$")
+    assert "2 of 2 workers serve" in notify.next(f"^MAINPID={heir}$")
+    daemon.n = old
+    wait_for(lambda: not daemon.is_alive(), "the old one to end")
+    daemon.n = heir
+    assert daemon.pid_file.read_text() == f"{heir}\n"
+    wait_for(lambda: get_http(http, "/healthz") == (200, "ok\n"), "the heir's monitor")
+    assert get_http(http, "/readyz")[0] == 200
+    assert Path(f"/proc/{heir}/cwd").resolve() == Path("/")
+    bench.replay("--number", "--number-from", 1000, "--lines", 1000)
+    sink.wait_lines(2000)
+    daemon.check()
+    daemon.end()
+    assert not daemon.pid_file.exists() and not daemon.control.exists()
+
+
+def get_http(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as r:
+            return r.status, r.read().decode()
+    except OSError as e:
+        return 0, str(e)
