@@ -69,6 +69,7 @@ static void put_word(struct upgrade *u, enum upgrade_type type, int fd)
 	BUG_ON(!msg);
 	msg->version = UPGRADE_VERSION;
 	msg->type = type;
+	msg->number = (uint32_t)getpid();
 	put(u, msg, fd);
 	free(msg);
 }
@@ -193,15 +194,10 @@ static void fail(struct upgrade *u, const char *why)
 	struct master *m = u->m;
 	struct client *client = u->client;
 	bool had_begun = u->stage == UPGRADE_LEAVING;
-	int status = 0;
 	char text[300];
-	if (u->pid > 0) {
+	if (u->pid > 0)
 		kill(u->pid, SIGKILL); /* it has ended, or it must */
-		waitpid(u->pid, &status, 0);
-	}
-	snprintf(text, sizeof text, "Nothing has changed: the new millrace %s%s.", why,
-		 WIFEXITED(status) && WEXITSTATUS(status) == 127 ? ", its program cannot be run"
-								 : "; its log lines say more");
+	snprintf(text, sizeof text, "Nothing has changed: the new millrace %s.", why);
 	m->upgrade = NULL;
 	upgrade_free(u);
 	log_error("upgrade: %s", text);
@@ -220,7 +216,7 @@ void upgrade_abort(struct master *m)
 static void patience_over(struct ev_loop *loop, struct ev_timer *timer, int events)
 {
 	(void)loop, (void)events;
-	fail(timer->data, "did not become ready in time");
+	fail(timer->data, "did not become ready in time; its log lines say more");
 }
 
 /* -- READY, GO, DONE ----------------------------------------------------------------------------------------------- */
@@ -308,7 +304,9 @@ static void heard(struct ev_loop *loop, struct ev_io *io, int events)
 		ev_io_stop(u->m->loop, io);
 		return;
 	}
-	fail(u, "ended before it was ready");
+	fail(u, msg.type == UPGRADE_FAILED && n >= (ssize_t)UPGRADE_HEAD_BYTES
+			? "cannot be run"
+			: "ended before it was ready; its log lines say more");
 }
 
 /* -- the beginning ------------------------------------------------------------------------------------------------- */
@@ -349,7 +347,33 @@ static _Noreturn void run(struct master *m, int fd)
 	if (getenv("WATCHDOG_PID"))
 		setenv("WATCHDOG_PID", number, 1); /* systemd will watch the new one */
 	execvp(program, m->argv);
+	struct upgrade_message msg = {.version = UPGRADE_VERSION, .type = UPGRADE_FAILED};
+	net_send_fd(fd, &msg, UPGRADE_HEAD_BYTES, -1);
 	_exit(127);
+}
+
+/* Not our child but init's: systemd waits only for a main process that is its own child when MAINPID= names it, and would
+ * kill another one as soon as it told it to end. */
+static pid_t start(struct master *m, int fd)
+{
+	int ends[2];
+	pid_t heir = -1;
+	if (pipe2(ends, O_CLOEXEC) == -1)
+		return -1;
+	pid_t between = fork();
+	if (between == 0) {
+		pid_t pid = fork();
+		if (pid == 0)
+			run(m, fd);
+		_exit(write(ends[1], &pid, sizeof pid) == sizeof pid ? 0 : 1);
+	}
+	close(ends[1]);
+	if (between > 0 && read(ends[0], &heir, sizeof heir) != sizeof heir)
+		heir = -1;
+	while (between > 0 && waitpid(between, NULL, 0) == -1 && errno == EINTR)
+		;
+	close(ends[0]);
+	return heir;
 }
 
 void upgrade_begin(struct master *m, struct client *client)
@@ -378,9 +402,7 @@ void upgrade_begin(struct master *m, struct client *client)
 	m->upgrade = u;
 	log_info("upgrade: starting %s", program);
 	fflush(NULL);
-	u->pid = fork();
-	if (u->pid == 0)
-		run(m, pair[1]);
+	u->pid = start(m, pair[1]);
 	close(pair[1]);
 	if (u->pid == -1) {
 		fail(u, "cannot be started");

@@ -24,6 +24,7 @@ enum upgrade_type {
 	UPGRADE_CONTROL,
 	UPGRADE_HTTP,
 	UPGRADE_END,
+	UPGRADE_FAILED, /* the new program cannot be run */
 	UPGRADE_READY,
 	UPGRADE_CONNECTION,
 	UPGRADE_LINES, /* what an output (name) held: at any time until DONE */
@@ -33,7 +34,7 @@ enum upgrade_type {
 };
 struct upgrade_message {
 	uint32_t version, type;
-	uint32_t number, n;   /* descriptor number of n of the endpoint */
+	uint32_t number, n;   /* descriptor number of n of the endpoint; of a word: who says it, its process id */
 	uint32_t is_skipping; /* of a connection */
 	uint32_t kept_bytes;
 	int32_t group; /* of a capture, which comes without descriptors: its fanout group; -1: none */

@@ -198,7 +198,7 @@ static void take_lines(struct heir *h, const struct upgrade_message *msg, int fd
 	close(fd);
 }
 
-static void go(struct heir *h)
+static void go(struct heir *h, pid_t predecessor)
 {
 	struct master *m = h->m;
 	struct err err = {""};
@@ -215,7 +215,7 @@ static void go(struct heir *h)
 	if (pidfile_open(m, &err) != 0)
 		log_error("%s", err.text);
 	log_info("millrace is serving with %u worker%s, in place of process %d", m->n_slots, m->n_slots == 1 ? "" : "s",
-		 (int)getppid());
+		 (int)predecessor);
 	notify_ready(m);
 	daemon_ready(m);
 }
@@ -260,7 +260,7 @@ static void heard(struct ev_loop *loop, struct ev_io *io, int events)
 		if (msg.type == UPGRADE_COUNTERS && fd != -1)
 			open_pages(h, fd);
 		if (msg.type == UPGRADE_GO)
-			go(h);
+			go(h, (pid_t)msg.number);
 		if (fd != -1)
 			close(fd);
 	}

@@ -119,6 +119,23 @@ def test_what_dies_or_hangs_is_started_anew(unit):
     unit.ctl("stop", "millrace")
 
 
+def test_an_upgrade_is_followed(unit):
+    """The heir is the main process, fed to the watchdog, and stopped with the unit."""
+    unit.drop_in(Service={"WatchdogSec": "1s"})
+    unit.ctl("start", "millrace")
+    first = unit.show("MainPID")
+    unit.lines_pass(100)
+    unit.run("millracectl", "upgrade")
+    wait_for(lambda: unit.show("MainPID") not in ("0", first), "systemd to follow")
+    second = unit.show("MainPID")
+    let_pass(2.5)
+    assert unit.show("ActiveState", "MainPID", "NRestarts") == {"ActiveState": "active", "MainPID": second, "NRestarts": "0"}
+    unit.lines_pass(100)
+    unit.ctl("stop", "millrace")
+    assert unit.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
+    assert not unit.processes("millrace(/.*)?")
+
+
 def test_a_capture_behind_the_hardening(unit):
     """Packets of an interface, their payload to the backend, under the unit's capabilities, filters and file systems."""
     for words in ("link add va type veth peer name vb", "addr add 10.99.0.1/24 dev va", "link set va up", "link set vb up",
