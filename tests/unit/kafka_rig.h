@@ -193,8 +193,8 @@ static void rig_stop(struct rig *r)
 	ck_assert_uint_lt(clock_us() - begin_us, 500000);
 	rig_check(r);
 	ck_assert_uint_eq(r->be->queued_records + r->be->in_flight_records + r->so->held_records, 0);
-	kafka_shared_free(r->out.shared);
 	ev_loop_destroy(r->out.loop);
+	output_fini(&r->out);
 	rd_kafka_mock_cluster_destroy(r->mock);
 	rd_kafka_destroy(r->mock_rk);
 	stats_copy_free(r->copy);
