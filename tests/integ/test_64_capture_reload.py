@@ -78,7 +78,7 @@ def test_a_filter_and_an_interface_that_cannot_be(wire, bench):
 def test_an_upgrade_under_load(wire, bench):
     """The new rings join the group before the old ones leave it."""
     mock = Mock(bench, "t:4")
-    n, loops, pps = 20000, 3, 20000
+    n, loops, pps = 20000, 8, 20000
     file = write_pcap(bench.path / "k.pcap", flow_frames(n, 200))
     text = conf(mock.bootstrap, "t", workers=2)
     millrace = bench._keep(Upgraded(bench, text))

@@ -298,10 +298,12 @@ def test_watchdog_of_somebody_else(bench):
 # -- signals -------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("sig", ["TERM", "INT", "QUIT", "HUP", "USR1", "USR2"])
-def test_signals_of_the_first_moments(bench, sig):
+def test_signals_of_the_first_moments(request, bench, sig):
     """From before main to READY: what ends it leaves no pid file and no socket; what does not, does not kill it."""
     number = getattr(signal, f"SIG{sig}")
     ends = sig in ("TERM", "INT", "QUIT")
+    # who runs the tests in a shell's background has INT and QUIT ignored, and a child would have that from us
+    request.addfinalizer(lambda before=signal.signal(number, lambda *_: None): signal.signal(number, before))
     for delay_us in (0, 200, 500, 1000, 2000, 3000, 5000, 8000, 12000, 20000):
         for path in ("pid", "c.sock"):
             (bench.path / path).unlink(missing_ok=True)
