@@ -130,6 +130,11 @@ bool slots_are_rolling(const struct master *m);
 bool slots_are_gone(const struct master *m);
 /* "killed by signal 9 (Killed)", "left with exit code 1". */
 void slots_describe_end(struct text *t, int status);
+/* Asks the tenant to make place; for its successor, or with `ends` for nobody. */
+void slots_leave(struct slot *s, bool ends);
+void slot_init(struct master *m, unsigned number);
+/* A worker that serves. NULL: none. */
+struct slot *slots_serving(struct master *m);
 
 /* keeper.c: the monitor comes and goes */
 int keeper_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
@@ -138,15 +143,9 @@ void keeper_leave(struct master *m); /* our heir has one of its own */
 void keeper_look(struct master *m); /* as slots_look */
 void keeper_reap(struct master *m);
 void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
-/* Asks the tenant to make place; for its successor, or with `ends` for nobody. */
-void slots_leave(struct slot *s, bool ends);
-void slot_init(struct master *m, unsigned number);
-/* One message to one worker, which is queued when the link is full; fd is duplicated. 0 or -errno. */
-int slots_send(struct slot *s, const void *msg, size_t len, int fd);
-/* Where it may be sent: a worker that serves, or will. NULL: none. */
-struct slot *slots_serving(struct master *m);
 
 /* post.c: letters */
+/* One message to one worker, which is queued when the link is full; fd is duplicated. 0 or -errno. */
 int post_send(struct slot *s, const void *msg, size_t len, int fd);
 void post_open(struct slot *s);	 /* a link is there */
 void post_close(struct slot *s); /* … and is gone: what was not sent is thrown away, connections are kept */

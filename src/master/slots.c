@@ -325,11 +325,6 @@ struct slot *slots_serving(struct master *m)
 	return NULL;
 }
 
-int slots_send(struct slot *s, const void *msg, size_t len, int fd)
-{
-	return post_send(s, msg, len, fd);
-}
-
 void slots_leave(struct slot *s, bool ends)
 {
 	struct master *m = s->m;
