@@ -51,10 +51,12 @@ struct output_type {
 	 * same. What has not changed keeps connections and queues. 0 or -errno: the worker then leaves. */
 	int (*reload)(struct output *out, const struct conf_output *cf, void *shared);
 	/* Worker that leaves, when peers take nothing: what is held goes into a memfd, and so does what is still sent.
-	 * Called once; pending() is then what is in hand. -1: it cannot be. NULL: it stays with us. */
+	 * Called once; pending() is then what is in hand, and out->passed_records what is in the memfd. -1: it cannot
+	 * be. NULL: it stays with us. */
 	int (*pass)(struct output *out);
-	/* Worker: takes what such a memfd holds; the caller closes it. */
-	void (*take)(struct output *out, int fd);
+	/* Worker: takes what such a memfd holds; the caller closes it. Of `records` those that it cannot take are counted
+	 * as dropped. */
+	void (*take)(struct output *out, int fd, uint64_t records);
 	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
 	void *(*shared_open)(int fd);
 	/* Worker: out->file is another one. NULL: it has none. */
@@ -76,6 +78,7 @@ struct output {
 	void *shared;    /* of prepare */
 	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
 	int shared_fd; /* the master's; -1: none */
+	uint64_t passed_records; /* worker: what went into the memfd of pass */
 	bool ends;         /* worker: its successor has no such output */
 	uint64_t leave_us; /* a backend that was removed is given up when it took nothing for so long */
 

@@ -33,7 +33,7 @@ enum link_type {
 	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
 	LINK_TERM,	 /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */
 	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */
-	LINK_LINES,	 /* either: a memfd with what output `input` (its index in stats) held; a worker says it last */
+	LINK_LINES,	 /* either: a memfd with `value` records of output `input`, which its worker held and says last */
 	LINK_GO,	 /* master: read, now; to a worker that holds */
 	LINK_CONNECTION, /* either: struct link_connection with its descriptor: a connection for the input */
 };

@@ -137,7 +137,7 @@ static void put_connections(struct upgrade *u, struct slot *s)
 		const struct link_connection *c = (const void *)l->bytes;
 		*msg = (struct upgrade_message){.version = UPGRADE_VERSION,
 						.type = UPGRADE_CONNECTION,
-						.is_skipping = c->head.value != 0,
+						.value = c->head.value,
 						.kept_bytes = (uint32_t)(l->len - sizeof c->head)};
 		bool is_lines = c->head.type == LINK_LINES;
 		if (is_lines) {

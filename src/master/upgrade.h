@@ -35,7 +35,7 @@ enum upgrade_type {
 struct upgrade_message {
 	uint32_t version, type;
 	uint32_t number, n;   /* descriptor number of n of the endpoint; of a word: who says it, its process id */
-	uint32_t is_skipping; /* of a connection */
+	uint64_t value; /* of a connection and of lines, as in the link's message */
 	uint32_t kept_bytes;
 	int32_t group; /* of a capture, which comes without descriptors: its fanout group; -1: none */
 	char kind[16];	/* type of input ("udp"); of a connection too */

@@ -173,11 +173,12 @@ static void take_connection(struct heir *h, const struct upgrade_message *msg, i
 		    msg->kept_bytes > sizeof c.kept)
 			continue;
 		c.head = (struct link_message){
-		    .type = LINK_CONNECTION, .input = m->inputs[i].index, .value = msg->is_skipping};
+		    .type = LINK_CONNECTION, .input = m->inputs[i].index, .value = msg->value};
 		memcpy(c.kept, msg->kept, msg->kept_bytes);
 		post_keep_connection(&m->slots[h->next++ % m->n_slots], &c, link_connection_bytes(msg->kept_bytes), fd);
 		return;
 	}
+	log_warn("upgrade: a connection of input \"%s\", which is no more, is closed", msg->name);
 	close(fd);
 }
 
@@ -187,14 +188,16 @@ static void take_lines(struct heir *h, const struct upgrade_message *msg, int fd
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		if (strcmp(m->outputs[i].cf->name, msg->name) != 0)
 			continue;
-		struct link_message lines = {.type = LINK_LINES, .input = m->outputs[i].index};
+		struct link_message lines = {
+		    .type = LINK_LINES, .input = m->outputs[i].index, .value = msg->value};
 		struct slot *s = &m->slots[h->next++ % m->n_slots];
 		post_keep_connection(s, &lines, sizeof lines, fd);
 		if (h->has_gone && s->life.state == LIFE_READY)
 			post_give_connections(s, s);
 		return;
 	}
-	log_error("upgrade: lines of output \"%s\", which is no more, are lost", msg->name);
+	log_error("upgrade: %llu lines of output \"%s\", which is no more, are lost", (unsigned long long)msg->value,
+		  msg->name);
 	close(fd);
 }
 

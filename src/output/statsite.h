@@ -119,7 +119,7 @@ struct backend *statsite_backend_new(struct statsite *st, const struct conf_back
 int statsite_reload(struct output *out, const struct conf_output *cf, void *shared);
 /* statsite_pass.c */
 int statsite_pass(struct output *out);
-void statsite_take(struct output *out, int fd);
+void statsite_take(struct output *out, int fd, uint64_t records);
 /* A line while we pass. */
 void statsite_pass_line(struct backend *be, const struct line *l);
 

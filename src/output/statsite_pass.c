@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * statsite_pass: what a worker that leaves could not deliver goes to its successor, in a memfd: a section for each backend.
- * What was sent and not acknowledged goes too, and is sent again there. Worker only.
+ * What was sent and not acknowledged goes too, and is sent again there. How many lines there are goes along in the link's
+ * message, so that whoever cannot take some counts them. Worker only.
  *
  *   | block, bytes | lines, each with its newline | block, bytes | lines …
  */
@@ -21,7 +22,7 @@ struct section {
 
 enum { PIECES = 64 };
 
-/* The file is in memory: what does not fit there is lost, and counted by the caller. */
+/* The file is in memory, which may be short. */
 static bool write_all(int fd, const void *bytes, size_t len)
 {
 	const char *at = bytes;
@@ -37,15 +38,17 @@ static bool write_all(int fd, const void *bytes, size_t len)
 	return true;
 }
 
-static bool write_queue(int fd, struct backend *be)
+/* False: memory is short. What is in the file then has left the queue, and nothing else has. */
+static bool write_queue(int fd, struct queue *q, uint32_t block)
 {
-	struct queue *q = &be->queue;
-	struct section s = {.block = be->block, .bytes = queue_unsent_bytes(q)};
+	struct section s = {.block = block, .bytes = queue_unsent_bytes(q)};
 	struct iovec iov[PIECES];
+	off_t end = lseek(fd, 0, SEEK_CUR);
 	bool done = write_all(fd, &s, sizeof(s));
 	while (done && queue_unsent_bytes(q) > 0) {
 		unsigned n = queue_unsent(q, iov, PIECES, SIZE_MAX);
 		uint64_t bytes = 0;
+		end = lseek(fd, 0, SEEK_CUR);
 		for (unsigned i = 0; done && i < n; i++) {
 			done = write_all(fd, iov[i].iov_base, iov[i].iov_len);
 			bytes += iov[i].iov_len;
@@ -55,6 +58,8 @@ static bool write_queue(int fd, struct backend *be)
 			queue_acked(q, bytes);
 		}
 	}
+	if (!done && ftruncate(fd, end) == 0) /* else a piece is there twice, as after a reset */
+		lseek(fd, end, SEEK_SET);
 	return done;
 }
 
@@ -68,11 +73,12 @@ static bool pass_backend(int fd, struct backend *be)
 	if (be->state != BACKEND_WAITING)
 		backend_lost(be, "its lines go to another worker");
 	uint64_t lines = queue_unsent_lines(&be->queue);
-	if (!write_queue(fd, be))
-		return false;
+	bool done = write_queue(fd, &be->queue, be->block);
+	lines -= queue_unsent_lines(&be->queue);
 	be->draft->passed_records += lines;
+	be->st->out->passed_records += lines;
 	backend_account(be);
-	return true;
+	return done;
 }
 
 int statsite_pass(struct output *out)
@@ -88,10 +94,8 @@ int statsite_pass(struct output *out)
 		done = done && pass_backend(fd, be);
 	}
 	if (!done) {
-		log_error("output %s: no memory to hand lines to the next worker", out->cf->name);
-		if (fd != -1)
-			close(fd);
-		return -1;
+		log_error("output %s: no memory to hand all lines to the next worker", out->cf->name);
+		return fd; /* the rest stays with us, for as long as there is */
 	}
 	st->pass_fd = fd;
 	if (st->draft->held_records > 0)
@@ -104,10 +108,12 @@ void statsite_pass_line(struct backend *be, const struct line *l)
 	struct section s = {.block = be->block, .bytes = l->len + UINT64_C(1)};
 	int fd = be->st->pass_fd;
 	be->draft->offered_records++;
-	if (write_all(fd, &s, sizeof(s)) && write_all(fd, l->bytes, l->len) && write_all(fd, "\n", 1))
+	if (write_all(fd, &s, sizeof(s)) && write_all(fd, l->bytes, l->len) && write_all(fd, "\n", 1)) {
 		be->draft->passed_records++;
-	else
+		be->st->out->passed_records++;
+	} else {
 		be->draft->dropped_memory_records++;
+	}
 	stats_touch(be->st->out->page, STATS_BACKEND, be->block);
 }
 
@@ -145,8 +151,10 @@ static void take_line(struct backend *be, const char *line, uint32_t len)
 		be->draft->dropped_memory_records++;
 }
 
-static void take_section(struct statsite *st, const struct section *s, const char *lines)
+/* Returns how many lines it was. */
+static uint64_t take_section(struct statsite *st, const struct section *s, const char *lines)
 {
+	uint64_t taken = 0;
 	struct backend *known = find(st, s->block);
 	const char *end = lines + s->bytes, *newline;
 	for (; lines < end && (newline = memchr(lines, '\n', (size_t)(end - lines))) != NULL; lines = newline + 1) {
@@ -155,6 +163,7 @@ static void take_section(struct statsite *st, const struct section *s, const cha
 		if (len > LINE_MAX_BYTES)
 			continue; /* no worker writes such a one */
 		take_line(be, lines, (uint32_t)len);
+		taken++;
 		if (known == NULL) {
 			statsite_due(be);
 			backend_account(be);
@@ -164,32 +173,44 @@ static void take_section(struct statsite *st, const struct section *s, const cha
 		statsite_due(known);
 		backend_account(known);
 	}
+	return taken;
 }
 
-void statsite_take(struct output *out, int fd)
+/* Returns how many lines were there and could be read. */
+static uint64_t take_file(struct statsite *st, int fd)
 {
-	struct statsite *st = out->impl;
 	struct stat sb;
-	if (fstat(fd, &sb) == -1 || sb.st_size == 0)
-		return;
+	uint64_t taken = 0;
 	/* a page more: lines are copied 64 bytes at a time, over their end */
+	if (fstat(fd, &sb) == -1 || sb.st_size == 0 || ftruncate(fd, sb.st_size + POOL_PAGE_BYTES) == -1)
+		return 0;
 	size_t size = (size_t)sb.st_size;
-	if (ftruncate(fd, sb.st_size + POOL_PAGE_BYTES) == -1)
-		return;
 	char *bytes = mmap(NULL, size + POOL_PAGE_BYTES, PROT_READ, MAP_PRIVATE, fd, 0);
-	if (bytes == MAP_FAILED) {
-		log_error("output %s: no memory to take over %zu bytes of lines", out->cf->name, size);
-		return;
-	}
+	if (bytes == MAP_FAILED)
+		return 0;
 	struct section s;
-	st->now_us = clock_us();
 	for (size_t at = 0; size - at > sizeof(s); at += s.bytes) {
 		memcpy(&s, bytes + at, sizeof(s));
 		at += sizeof(s);
-		if (s.bytes > size - at)
-			break;
-		take_section(st, &s, bytes + at);
+		s.bytes = MIN(s.bytes, size - at); /* memory was short when it was written */
+		taken += take_section(st, &s, bytes + at);
 	}
 	munmap(bytes, size + POOL_PAGE_BYTES);
+	return taken;
+}
+
+void statsite_take(struct output *out, int fd, uint64_t records)
+{
+	struct statsite *st = out->impl;
+	st->now_us = clock_us();
+	uint64_t taken = take_file(st, fd);
+	if (taken < records) {
+		struct backend *be = st->backends[0]; /* whose they were was in the file */
+		log_error("output %s: %llu lines of another worker are lost: no memory to take them over", out->cf->name,
+			  (unsigned long long)(records - taken));
+		be->draft->taken_over_records += records - taken;
+		be->draft->dropped_memory_records += records - taken;
+		backend_account(be);
+	}
 	statsite_after_event(st);
 }

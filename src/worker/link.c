@@ -117,7 +117,7 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	case LINK_LINES:
 		for (size_t i = 0; fd != -1 && i < w->n_outputs; i++)
 			if (w->outputs[i].index == m->input && w->outputs[i].type->take)
-				w->outputs[i].type->take(&w->outputs[i], fd);
+				w->outputs[i].type->take(&w->outputs[i], fd, m->value);
 		if (fd != -1)
 			close(fd);
 		break;

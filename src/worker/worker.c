@@ -285,7 +285,10 @@ static void look_at_progress(struct ev_loop *loop, struct ev_timer *timer, int e
 static void send_passed(struct worker *w)
 {
 	for (size_t i = 0; w->has_passed && i < w->n_outputs; i++) {
-		struct link_message m = {.type = LINK_LINES, .slot = w->slot, .input = w->outputs[i].index};
+		struct link_message m = {.type = LINK_LINES,
+					 .slot = w->slot,
+					 .input = w->outputs[i].index,
+					 .value = w->outputs[i].passed_records};
 		if (w->pass_fds[i] == -1)
 			continue;
 		while (net_send_fd(w->setup->link, &m, sizeof m, w->pass_fds[i]) == -EAGAIN) {

@@ -182,7 +182,7 @@ static inline void rig_check(void)
 	unsigned wrong = 0;
 	for (unsigned i = 0; i < rig.co.n_backends; i++) {
 		const struct stats_backend *d = stats_block(rig.copy, 0, STATS_BACKEND, i);
-		uint64_t sum = 0;
+		uint64_t in = 0, sum = 0;
 #define COUNTER(scope, name, kind, ledger, ...) RIG_##scope(name, ledger)
 #define RIG_WORKER(...)
 #define RIG_INPUT(...)
@@ -198,9 +198,11 @@ static inline void rig_check(void)
 #define RIG_INTERFACE(...)
 #define RIG_PROCESS(...)
 #define RIG_PATH(...)
-#define RIG_BACKEND(name, ledger) sum += (STATS_LEDGER_##ledger == STATS_LEDGER_RECORDS_OUT) ? d->name : 0;
+#define RIG_BACKEND(name, ledger)                                                                                      \
+	in += (STATS_LEDGER_##ledger == STATS_LEDGER_RECORDS_IN) ? d->name : 0;                                            \
+	sum += (STATS_LEDGER_##ledger == STATS_LEDGER_RECORDS_OUT) ? d->name : 0;
 #include <tbl/counter.def>
-		wrong += d->offered_records != sum;
+		wrong += in != sum;
 	}
 	const struct stats_output *o = stats_block(rig.copy, 0, STATS_OUTPUT, 0);
 	wrong += o->offered_records != o->taken_records + o->held_records + o->dropped_shutdown_records;
