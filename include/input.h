@@ -169,8 +169,7 @@ struct input {
 	bool draining;
 	enum input_leave leave;
 	bool is_removed;	/* no such input comes after us: its connections are read and closed */
-	bool is_renamed;	/* they go on as those of … */
-	unsigned renamed_to;	/* … the input of this index */
+	char *next_name;	/* they go on as those of the input of this name; NULL: it keeps its own */
 	bool discarding; /* lines are counted as dropped at shutdown */
 	struct source *sources; /* list of all open ones */
 	void (*on_source)(struct source *s);   /* a new one: the worker watches it */
