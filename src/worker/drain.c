@@ -179,8 +179,7 @@ static void drain(struct worker *w, struct source *s)
 	struct input *in = s->in;
 	if (UNLIKELY(passes(s))) {
 		queue_remove(s);
-		if (!in->type->pass(s))
-			ev_io_start(w->loop, &w->link_writable);
+		in->type->pass(s); /* or drain_pass_on, when the link has room */
 		return;
 	}
 	const uint64_t had_bytes = in->stats->received_bytes;
@@ -313,8 +312,7 @@ static void let_go(struct worker *w, struct input *in)
 		next = s->next;
 		unwatch(s);
 		if (passes(s)) {
-			if (!in->type->pass(s))
-				ev_io_start(w->loop, &w->link_writable);
+			in->type->pass(s);
 		} else if (in->leave != INPUT_ALL_END && !input_ends(s) && !in->type->is_packets &&
 			   (s->ep || !in->is_removed)) {
 			in->type->end(s); /* somebody else goes on with it */
@@ -332,15 +330,12 @@ void drain_all(struct worker *w)
 
 void drain_pass_on(struct worker *w)
 {
-	ev_io_stop(w->loop, &w->link_writable);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
 		for (struct source *s = in->sources, *next; s && !in->held; s = next) {
 			next = s->next;
-			if (passes(s) && !in->type->pass(s)) {
-				ev_io_start(w->loop, &w->link_writable);
+			if (passes(s) && !in->type->pass(s))
 				return;
-			}
 		}
 	}
 }

@@ -9,11 +9,31 @@
 #include <string.h>
 #include <unistd.h>
 
+void link_tell(struct worker *w, const struct link_message *msg, int fd)
+{
+	int r = net_link_send(&w->link, msg, sizeof(*msg), fd);
+	if (r != 0 && r != -EPIPE) /* a master that died is seen by the end of the link */
+		log_error("the master cannot be told (message %u): %s", msg->type, strerror(-r));
+}
+
 void link_send(struct worker *w, enum link_type type, const char *text)
 {
 	struct link_message m = {.type = type, .slot = w->slot};
-	snprintf(m.text, sizeof m.text, "%s", text);
-	net_send_fd(w->setup->link, &m, sizeof m, -1); /* a dead master shows as EOF */
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	link_tell(w, &m, -1);
+}
+
+void link_fatal(struct worker *w, const char *text)
+{
+	struct link_message m = {.type = LINK_FATAL, .slot = w->slot};
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	if (w->link.fd == -1) { /* there is no loop yet */
+		net_send_fd(w->setup->link, &m, sizeof(m), -1);
+	} else {
+		link_tell(w, &m, -1);
+		net_link_flush(&w->link, UINT64_MAX);
+	}
+	_exit(WORKER_EXIT_FATAL);
 }
 
 static struct input *input_numbered(struct worker *w, unsigned index)
@@ -34,7 +54,7 @@ bool link_pass(struct source *s, const struct input_passed *p)
 				       .value = p->is_skipping};
 	BUG_ON(p->kept_bytes > sizeof c.kept);
 	memcpy(c.kept, p->kept, p->kept_bytes);
-	return net_send_fd(w->setup->link, &c, link_connection_bytes(p->kept_bytes), s->fd) == 0;
+	return net_link_offer(&w->link, &c, link_connection_bytes(p->kept_bytes), s->fd);
 }
 
 /* While we leave ourselves, too: it is handed on. */
@@ -162,40 +182,41 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 	}
 }
 
-static void linked(struct ev_loop *loop, struct ev_io *io, int events)
+static bool on_message(struct net_link *l, struct net_message *m)
 {
-	(void)events;
-	struct worker *w = io->data;
-	static struct link_connection m;
-	int fd;
-	for (;;) {
-		ssize_t n = net_recv_fd(io->fd, &m, sizeof m, &fd);
-		if (n == -EAGAIN || n == -EINTR)
-			return;
-		if (n < (ssize_t)sizeof m.head)
-			break;
-		m.head.text[sizeof m.head.text - 1] = '\0';
-		if (m.head.type == LINK_CONNECTION)
-			take(w, &m, (size_t)n, fd);
-		else
-			obey(w, &m.head, fd);
+	struct worker *w = l->owner;
+	struct link_connection *c = (void *)m->bytes;
+	if (m->len < sizeof(c->head)) {
+		log_error("the master says what no master says");
+		return false;
 	}
-	ev_io_stop(loop, io);
+	int fd = m->fd;
+	m->fd = -1;
+	c->head.text[sizeof(c->head.text) - 1] = '\0';
+	if (c->head.type == LINK_CONNECTION)
+		take(w, c, m->len, fd);
+	else
+		obey(w, &c->head, fd);
+	return false;
+}
+
+static void on_end(struct net_link *l)
+{
+	struct worker *w = l->owner;
 	log_warn("the master is gone: draining");
 	worker_drain(w, w->cf->drain_timeout, INPUT_ALL_END);
 }
 
-static void writable(struct ev_loop *loop, struct ev_io *io, int events)
+static void on_room(struct net_link *l)
 {
-	(void)loop, (void)events;
-	drain_pass_on(io->data);
+	drain_pass_on(l->owner);
 }
 
 void link_init(struct worker *w)
 {
-	ev_io_init(&w->link_writable, writable, w->setup->link, EV_WRITE);
-	w->link_writable.data = w;
-	ev_io_init(&w->link, linked, w->setup->link, EV_READ);
-	w->link.data = w;
-	ev_io_start(w->loop, &w->link);
+	w->link.on_message = on_message;
+	w->link.on_end = on_end;
+	w->link.on_room = on_room;
+	w->link.owner = w;
+	net_link_open(&w->link, w->loop, w->setup->link, sizeof(struct link_connection));
 }

@@ -79,5 +79,5 @@ void reload_apply(struct worker *w, const struct link_message *m, int fd)
 	conf_free((struct conf *)(uintptr_t)w->cf);
 	w->cf = cf;
 	struct link_message applied = {.type = LINK_APPLIED, .slot = w->slot, .value = m->value};
-	net_send_fd(w->setup->link, &applied, sizeof applied, -1);
+	link_tell(w, &applied, -1);
 }

@@ -6,7 +6,6 @@
 #include "worker.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -193,7 +192,8 @@ static void tell_done(struct worker *w)
 		if (!in->type->is_finite || in->has_told_done || in->sources || in->held || !outputs_empty)
 			continue;
 		struct link_message m = {.type = LINK_DONE, .slot = w->slot, .input = in->index};
-		in->has_told_done = net_send_fd(w->setup->link, &m, sizeof m, -1) == 0;
+		link_tell(w, &m, -1);
+		in->has_told_done = true;
 	}
 }
 
@@ -291,11 +291,9 @@ static void send_passed(struct worker *w)
 					 .value = w->outputs[i].passed_records};
 		if (w->pass_fds[i] == -1)
 			continue;
-		while (net_send_fd(w->setup->link, &m, sizeof m, w->pass_fds[i]) == -EAGAIN) {
-			struct pollfd p = {.fd = w->setup->link, .events = POLLOUT};
-			poll(&p, 1, -1); /* we have nothing else to do any more */
-		}
+		link_tell(w, &m, w->pass_fds[i]);
 	}
+	net_link_flush(&w->link, UINT64_MAX); /* we have nothing else to do any more */
 }
 
 void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave)
@@ -360,8 +358,7 @@ void worker_go(struct worker *w)
 		tell_peers(w); /* what the outputs have found out meanwhile */
 		return;
 	}
-	link_send(w, LINK_FATAL, err.text);
-	_exit(WORKER_EXIT_FATAL);
+	link_fatal(w, err.text);
 }
 
 static _Noreturn void leave(struct worker *w)
@@ -391,6 +388,7 @@ void worker_run(const struct worker_setup *setup)
 	    .outputs = setup->outputs,
 	    .n_inputs = setup->holds ? 0 : setup->cf->n_inputs,
 	    .n_outputs = setup->cf->n_outputs,
+	    .link = {.fd = -1},
 	};
 	struct err err = {""};
 	char who[16];
@@ -409,12 +407,11 @@ void worker_run(const struct worker_setup *setup)
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	if (w.loop)
+		link_init(&w);
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
-	    open_inputs(&w, &err) != 0) {
-		link_send(&w, LINK_FATAL, err.text);
-		_exit(WORKER_EXIT_FATAL);
-	}
-	link_init(&w);
+	    open_inputs(&w, &err) != 0)
+		link_fatal(&w, err.text);
 	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
 	ev_timer_init(&w.patience, look_at_progress, 0, patience_seconds);
 	w.patience.data = &w;

@@ -5,6 +5,7 @@
 #ifndef WORKER_PRIVATE_H
 #define WORKER_PRIVATE_H
 
+#include <net_link.h>
 #include <worker.h>
 
 enum worker_stage {
@@ -40,8 +41,8 @@ struct worker {
 	uint64_t tick_at_us; /* when it is set: then */
 
 	struct ev_prepare before_wait;
-	struct ev_io link, signals;
-	struct ev_io link_writable; /* while connections wait to be handed over */
+	struct net_link link;
+	struct ev_io signals;
 	bool has_told_left;
 	int shared_fds[CONF_OUTPUTS_MAX]; /* of LINK_SHARED, by the output's place; -1: none */
 	struct ev_timer deadline;
@@ -67,7 +68,10 @@ bool inputs_are_empty(const struct worker *w);
 /* link.c */
 void link_init(struct worker *w);
 void link_send(struct worker *w, enum link_type type, const char *text);
-/* Hands the source's descriptor to the master. False: the link takes no more now. */
+void link_tell(struct worker *w, const struct link_message *msg, int fd); /* a copy of fd */
+/* LINK_FATAL: we cannot work here. */
+_Noreturn void link_fatal(struct worker *w, const char *text);
+/* Hands the source's descriptor to the master. False: the link takes no more now; drain_pass_on will be called. */
 bool link_pass(struct source *s, const struct input_passed *p);
 
 /* worker.c */
