@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * What a killed worker took with it: an upper bound, computed from its own batch in hand and its own queues, never as
- * the difference that would make the account balance. Master only, while the slot has no tenant.
+ * the difference that would make the account balance. Master only, while the slot has no worker.
  */
 #include "master.h"
 
@@ -47,22 +47,22 @@ static uint64_t account_output(struct stats_page *page, const struct output *out
 
 void death_account(struct master *m, struct slot *s, struct text *t)
 {
-	stats_adopt(s->page);
+	stats_adopt(s->now.page);
 	uint64_t in_hand = 0, queued = 0, connections = 0;
 	bool is_lines = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		connections += stats_input(s->page, m->inputs[i].index)->open_connections;
+		connections += stats_input(s->now.page, m->inputs[i].index)->open_connections;
 		is_lines &= !m->inputs[i].wants_items;
-		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->page);
+		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->now.page);
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
-		queued += account_output(s->page, &m->outputs[i]);
-	for (unsigned i = 0; i < stats_page_used(s->page, STATS_BACKEND); i++) /* those that were removed, too */
-		queued += account_backend(s->page, i);
-	struct stats_worker *w = stats_worker(s->page);
+		queued += account_output(s->now.page, &m->outputs[i]);
+	for (unsigned i = 0; i < stats_page_used(s->now.page, STATS_BACKEND); i++) /* those that were removed, too */
+		queued += account_backend(s->now.page, i);
+	struct stats_worker *w = stats_worker(s->now.page);
 	w->dense = w->memory_bytes = 0;
-	stats_touch(s->page, STATS_WORKER, 0);
-	stats_publish(s->page);
+	stats_touch(s->now.page, STATS_WORKER, 0);
+	stats_publish(s->now.page);
 	text_add(t, "; lost at most %llu %s (%llu read and not yet handed over, %llu queued or not acknowledged)",
 		 (unsigned long long)(in_hand + queued), is_lines ? "lines" : "records", (unsigned long long)in_hand,
 		 (unsigned long long)queued);

@@ -12,8 +12,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* A worker that has not left so long after its own deadline is killed. */
-static const double late_seconds = 0.7;
 /* Pages in the (sparse) file for more workers, which a reload may ask for. */
 enum { SLOTS_ROOM = 64 };
 
@@ -37,7 +35,7 @@ static void reopen_files(struct master *m)
 	if (log_file_fd() != -1) {
 		if (log_file_open(m->cf->log, &err) == 0) {
 			slots_tell_file(m, LINK_FILE_LOG, log_file_fd());
-			keeper_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
+			monitor_child_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
 		} else {
 			log_error("%s", err.text);
 		}
@@ -59,17 +57,16 @@ static void obey(struct master *m, const struct signal_row *row)
 		master_drain(m, 0);
 		break;
 	case SIGNAL_REAP:
-		slots_reap(m);
-		keeper_reap(m);
+		process_reap_strangers();
 		break;
 	case SIGNAL_REOPEN:
 		reopen_files(m);
 		break;
 	case SIGNAL_RELOAD:
-		reload_begin(m, NULL);
+		reload_begin(m, 0);
 		break;
 	case SIGNAL_UPGRADE:
-		upgrade_begin(m, NULL);
+		upgrade_begin(m, 0);
 		break;
 	}
 }
@@ -119,6 +116,7 @@ static int signals_init(struct master *m, struct err *err)
 		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
 	ev_io_init(&m->signals, signalled, fd, EV_READ);
 	m->signals.data = m;
+	ev_set_priority(&m->signals, EV_MAXPRI); /* what the whole group was told comes before what a worker says of it */
 	ev_io_start(m->loop, &m->signals);
 	return 0;
 }
@@ -148,8 +146,8 @@ static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int ev
 	}
 	for (unsigned i = 0; i < m->n_slots; i++)
 		if (!m->slots[i].was_ready)
-			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].why[0] ? ": " : "",
-				  m->slots[i].why);
+			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].now.why[0] ? ": " : "",
+				  m->slots[i].now.why);
 	master_stop(m, MASTER_EXIT_ERROR);
 }
 
@@ -166,7 +164,7 @@ static void drain(struct master *m, uint64_t deadline_us)
 		account_drain(m);
 	m->is_draining = true;
 	m->drain_at_us = 0;
-	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
+	set_deadline(m, (double)(deadline_us + MASTER_LATE_US) / 1e6);
 	slots_drain(m, deadline_us);
 }
 
@@ -310,6 +308,7 @@ static int start(struct master *m, struct err *err)
 	if (r != 0)
 		return r;
 	raise_open_files();
+	reserve_init();
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
@@ -330,14 +329,14 @@ static int start(struct master *m, struct err *err)
 	if (r == 0)
 		account_start(m);
 	if (r == 0)
-		r = keeper_open(m, err);
+		r = monitor_child_open(m, err);
 	if (r != 0)
 		return r;
 	notify_init(m);
 	ev_timer_start(m->loop, &m->second);
 	set_deadline(m, (double)m->cf->start_timeout / 1e6);
 	slots_look(m);
-	keeper_look(m);
+	monitor_child_look(m);
 	return 0;
 }
 
@@ -345,7 +344,7 @@ static void stop(struct master *m)
 {
 	upgrade_fini(m);
 	control_close(m);
-	keeper_close(m);
+	monitor_child_close(m);
 	slots_fini(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
@@ -397,7 +396,7 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	table_last(&m);
 	int exit_code = m.exit_code;
 	for (unsigned i = 0; i < m.n_slots; i++)
-		post_count_connections(&m.slots[i]);
+		kept_count(&m.slots[i]);
 	if (m.has_started)
 		account_last(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)

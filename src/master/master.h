@@ -5,7 +5,9 @@
 #ifndef MASTER_PRIVATE_H
 #define MASTER_PRIVATE_H
 
-#include "life.h"
+#include "child.h"
+#include "restart.h"
+
 #include <input.h>
 #include <master.h>
 #include <monitor.h>
@@ -15,55 +17,48 @@
 #include <sys/queue.h>
 
 struct control;
-struct client;
 struct reload;
 struct upgrade;
 
-/* A message for a worker that its link did not take yet, or a connection for one that is not there yet. */
-struct letter {
-	STAILQ_ENTRY(letter) next;
-	int fd; /* -1: none */
-	size_t len;
-	char bytes[]; /* struct link_message, or struct link_connection as far as it goes */
-};
-STAILQ_HEAD(letters, letter);
+/* A worker that has not left so long after its own deadline is killed. */
+enum { MASTER_LATE_US = 700000 };
 
-/* A place for a worker: its own sockets, counters and past. A process is only its present tenant. */
-struct slot {
-	struct master *m;
-	unsigned number;
-	struct life life;
-	pid_t pid; /* 0: none */
-	int link;  /* our end; -1: none */
-	struct ev_io io;
-	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
+/* A worker: one process of a slot. */
+struct worker_process {
+	struct slot *slot;
+	struct child child;
 	struct stats_page *page;
-	struct letters outbox;	    /* in order; the link takes no more now */
-	struct ev_io writable;
-	struct letters connections; /* of the last tenant, for the next */
-	uint64_t generation;	    /* of the configuration that its tenant has, or had */
-	uint64_t marking;	    /* of its page: world_mark_page */
-	bool is_leaving;	    /* the tenant was asked to make place … */
-	bool was_told;		    /* … since somebody sent it a TERM */
-	bool is_ending;		    /* … for nobody */
-	bool is_rolling;	    /* … and its successor is not ready yet, or it has not gone */
-	bool has_left;		    /* it reads nothing more */
+	uint64_t generation; /* of the configuration that it has, or had */
+	uint64_t marking;    /* of its page: world_mark_page */
+	bool is_leaving;     /* it was asked to make place … */
+	bool was_told;	     /* … since somebody sent it a TERM */
+	bool has_left;	     /* it reads nothing more */
 	uint64_t unread_packets;
-	bool was_ready;
 	char why[256]; /* it could not start */
 };
 
-/* The monitor's place. */
-struct keeper {
+/* A place for a worker: its own sockets, counters and past. */
+struct slot {
 	struct master *m;
-	struct life life;
-	pid_t pid;   /* 0: none */
-	int link;    /* our end; -1: none */
+	unsigned number;
+	struct restart restart;
+	struct worker_process now;
+	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
+	struct net_messages kept; /* what its last worker gave back, for the next */
+	bool is_ending;	      /* nobody comes after its worker */
+	bool is_rolling;      /* its worker makes place and is not gone, or the successor is not ready yet */
+	bool was_ready;
+};
+
+/* The monitor's place. */
+struct monitor_child {
+	struct master *m;
+	struct restart restart;
+	struct child child;
 	int http_fd; /* listens, from before the first fork to the exit; -1: no HTTP */
 	char http_at[128];
 	uint16_t http_port;
 	bool is_leaving; /* told to; no other one is started */
-	struct ev_io io;
 	struct ev_timer timer;
 };
 
@@ -96,7 +91,7 @@ struct master {
 	unsigned n_slots_wanted; /* of the configuration */
 	size_t n_inputs, n_outputs;
 	struct control *control;
-	struct keeper keeper;
+	struct monitor_child monitor;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	unsigned n_left_before;
@@ -112,12 +107,11 @@ struct master {
 	uint64_t table_us; /* when the next one is due; 0: none was yet */
 };
 
-/* slots.c: tenants come and go */
+/* slots.c: workers come and go */
 int slots_init(struct master *m, struct err *err);
 void slots_fini(struct master *m);
-/* Does what each slot's life asks for, and sets the timer for the next time. */
+/* Does what each slot's restart policy asks for, and sets the timer for the next time. */
 void slots_look(struct master *m);
-void slots_reap(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
@@ -128,33 +122,26 @@ void slots_renew_stale(struct master *m);
 /* A worker makes place, and what it was given to read and has handed over waits for its successor. */
 bool slots_are_rolling(const struct master *m);
 bool slots_are_gone(const struct master *m);
-/* "killed by signal 9 (Killed)", "left with exit code 1". */
-void slots_describe_end(struct text *t, int status);
-/* Asks the tenant to make place; for its successor, or with `ends` for nobody. */
+/* Asks the worker to make place; for its successor, or with `ends` for nobody. */
 void slots_leave(struct slot *s, bool ends);
 void slot_init(struct master *m, unsigned number);
+/* One message to its worker, as child_send. */
+int slot_send(struct slot *s, const void *msg, size_t len, int fd);
 /* A worker that serves. NULL: none. */
 struct slot *slots_serving(struct master *m);
 
-/* keeper.c: the monitor comes and goes */
-int keeper_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
-void keeper_close(struct master *m);
-void keeper_leave(struct master *m); /* our heir has one of its own */
-void keeper_look(struct master *m); /* as slots_look */
-void keeper_reap(struct master *m);
-void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
+/* monitor_child.c: the monitor comes and goes */
+int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
+void monitor_child_close(struct master *m);
+void monitor_child_leave(struct master *m); /* our successor has one of its own */
+void monitor_child_look(struct master *m); /* as slots_look */
+void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
 
-/* post.c: letters */
-/* One message to one worker, which is queued when the link is full; fd is duplicated. 0 or -errno. */
-int post_send(struct slot *s, const void *msg, size_t len, int fd);
-void post_open(struct slot *s);	 /* a link is there */
-void post_close(struct slot *s); /* … and is gone: what was not sent is thrown away, connections are kept */
-/* A connection that slot's tenant gave back. Takes fd. */
-void post_keep_connection(struct slot *s, const void *msg, size_t len, int fd);
-/* The connections that `from` keeps go to the tenant of `to`. */
-void post_give_connections(struct slot *from, struct slot *to);
-/* Nobody will take them any more: counted in the page of the slot, which has no tenant. */
-void post_count_connections(struct slot *s);
+/* kept.c: what workers gave back and nobody has yet: connections, lines */
+/* All that `from` keeps goes to the worker of `to`. */
+void kept_give(struct slot *from, struct slot *to);
+/* Nobody will take it any more: counted in the page of the slot, which has no worker. */
+void kept_count(struct slot *s);
 
 /* world.c: what one configuration needs: inputs, outputs, their places in the counters */
 struct world {
@@ -178,7 +165,7 @@ void world_give_up(struct master *m, struct world *w);
 void world_enter(struct master *m, struct world *w, struct world *gone);
 /* Closes them. */
 void world_close(struct master *m, struct world *gone);
-/* The page of a slot without tenant: who feeds whom from now on. */
+/* The page of a slot without worker: who feeds whom from now on. */
 void world_mark_page(struct master *m, struct stats_page *page);
 /* The slot is gone for good: closes its own sockets. */
 void world_close_slot(struct master *m, unsigned slot);
@@ -187,7 +174,7 @@ void world_name(struct master *m);
 
 /* upgrade.c, upgrade_heir.c: our binary is replaced by a newer one */
 void upgrade_remember(const char *argv0); /* before the working directory changes */
-void upgrade_begin(struct master *m, struct client *client);
+void upgrade_begin(struct master *m, uint64_t client); /* as reload_begin */
 /* A worker left, died, or became ready. */
 void upgrade_look(struct master *m);
 void upgrade_abort(struct master *m);
@@ -204,16 +191,15 @@ void upgrade_settle(struct master *m);
 void upgrade_ready(struct master *m);
 
 /* reload.c */
-/* `client`: who asked, or NULL. */
-void reload_begin(struct master *m, struct client *client);
-void reload_client_gone(struct master *m, const struct client *client);
+/* `client`: who waits for the answer (control_answer); 0: nobody. */
+void reload_begin(struct master *m, uint64_t client);
 /* A worker became ready, left, died, applied. */
 void reload_look(struct master *m);
 void reload_applied(struct slot *s, uint64_t generation);
 void reload_failed_worker(struct slot *s);
 void reload_abort(struct master *m); /* the program ends */
 
-/* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
+/* death.c: takes the dead worker's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, struct slot *s, struct text *t);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
@@ -223,6 +209,9 @@ int rights_find(const struct conf *cf, struct identity *id, struct err *err);
 uint64_t rights_needed(const struct conf *cf, const struct identity *id);
 int rights_reduce(struct master *m, struct err *err);
 int rights_check(const struct master *m, const struct conf *cf, struct err *err);
+
+/* reserve.c: before the first loop: memory for libev, which aborts when it cannot have some. */
+void reserve_init(void);
 
 /* daemon.c: to the background, when the configuration says so; *is_parent: this is the foreground, m->exit_code tells how
  * it went. daemon_ready: the foreground may end. */
@@ -259,8 +248,8 @@ int control_open(struct master *m, struct err *err);
 void control_close(struct master *m);
 /* The socket is at this path from now on. Binds first: 0, or -errno with err and all is as it was. */
 int control_move(struct master *m, const struct conf *cf, struct err *err);
-/* The answer of a command that took its time; ends the client. */
-void control_answer(struct client *client, struct text *t);
+/* The answer of a command that took its time; ends the client. Nothing happens when it has gone, or is 0. */
+void control_answer(struct master *m, uint64_t client, struct text *t);
 void control_pause(struct master *m, bool is_paused); /* the next clients are a successor's */
 int control_fd(const struct master *m, const char **path); /* -1: none */
 

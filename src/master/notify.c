@@ -63,7 +63,7 @@ void notify_status(struct master *m)
 	char text[100];
 	unsigned ready = 0;
 	for (unsigned i = 0; i < m->n_slots; i++)
-		ready += m->slots[i].life.state == LIFE_READY;
+		ready += m->slots[i].restart.state == RESTART_READY;
 	if (!m->has_started || m->is_draining || ready == m->notified_ready)
 		return;
 	m->notified_ready = ready;

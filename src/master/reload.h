@@ -21,7 +21,7 @@ enum reload_stage { RELOAD_CHECKING, RELOAD_APPLYING, RELOAD_ROLLING };
 
 struct reload {
 	struct master *m;
-	struct client *client; /* NULL: nobody waits for an answer */
+	uint64_t client; /* waits for the answer; 0: nobody */
 	enum reload_stage stage;
 	char *bytes;
 	size_t len;
@@ -30,9 +30,7 @@ struct reload {
 	struct conf_diff diff;
 	struct world world, gone;
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
-	pid_t child;
-	struct ev_io io; /* what the child says */
-	struct text said;
+	struct try check;
 	struct ev_timer patience;
 	char failure[300]; /* of a worker */
 };

@@ -37,10 +37,10 @@ static void tell(struct slot *s, const bool *is_new, int fd)
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		struct link_message msg = {.type = LINK_SHARED, .slot = s->number, .input = (uint32_t)i};
 		if (is_new[i])
-			post_send(s, &msg, sizeof msg, m->outputs[i].shared_fd);
+			slot_send(s, &msg, sizeof(msg), m->outputs[i].shared_fd);
 	}
 	struct link_message msg = {.type = LINK_RELOAD, .slot = s->number, .value = m->generation};
-	post_send(s, &msg, sizeof msg, fd);
+	slot_send(s, &msg, sizeof(msg), fd);
 }
 
 /* What the master itself has of the top options. */
@@ -50,7 +50,7 @@ static void change_top(struct master *m, const struct conf *old)
 	if (m->cf->log_level != old->log_level) {
 		log_set_level(level);
 		slots_tell_all(m, LINK_LOG, level);
-		keeper_tell(m, MONITOR_LOG, level, -1);
+		monitor_child_tell(m, MONITOR_LOG, level, -1);
 	}
 	m->table_us = m->cf->packet_table == old->packet_table ? m->table_us : 0;
 }
@@ -85,7 +85,7 @@ void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int even
 	struct reload *r = timer->data;
 	struct master *m = r->m;
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid && m->slots[i].generation < m->generation)
+		if (child_is_there(&m->slots[i].now.child) && m->slots[i].now.generation < m->generation)
 			log_warn("reload: worker %u has not said that it has the new configuration; it will have it when "
 				 "it comes to that",
 				 i);
@@ -94,7 +94,7 @@ void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int even
 
 void reload_applied(struct slot *s, uint64_t generation)
 {
-	s->generation = MAX(s->generation, generation);
+	s->now.generation = MAX(s->now.generation, generation);
 	reload_look(s->m);
 }
 
@@ -102,7 +102,7 @@ static void look_at_applying(struct reload *r)
 {
 	struct master *m = r->m;
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid && m->slots[i].generation < m->generation)
+		if (child_is_there(&m->slots[i].now.child) && m->slots[i].now.generation < m->generation)
 			return;
 	reload_finish(r, conf_reload_word(CONF_RELOAD_LIVE));
 }
@@ -154,8 +154,8 @@ void reload_apply_rolling(struct reload *r)
 		slot_init(m, m->n_slots);
 	}
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].life.state == LIFE_FAILED)
-			life_init(&m->slots[i].life, clock_us());
+		if (m->slots[i].restart.state == RESTART_FAILED)
+			restart_init(&m->slots[i].restart, clock_us());
 	r->stage = RELOAD_ROLLING;
 	slots_look(m);
 	reload_look(m);
@@ -167,9 +167,9 @@ static void remove_last_slot(struct master *m)
 	struct slot *to = slots_serving(m);
 	struct stats_slot *st = stats_slot(m->page, s->number);
 	if (to)
-		post_give_connections(s, to);
-	post_count_connections(s);
-	st->state = LIFE_REMOVED;
+		kept_give(s, to);
+	kept_count(s);
+	st->state = RESTART_REMOVED;
 	stats_touch(m->page, STATS_SLOT, s->number);
 	stats_retire(m->stats, STATS_SLOT, s->number);
 	stats_retire(m->stats, STATS_WORKER, s->number);
@@ -180,7 +180,7 @@ static void remove_last_slot(struct master *m)
 
 static bool is_steady(const struct slot *s)
 {
-	return !s->is_leaving && (s->life.state == LIFE_READY || s->life.state == LIFE_REMOVED);
+	return !s->now.is_leaving && (s->restart.state == RESTART_READY || s->restart.state == RESTART_REMOVED);
 }
 
 /* One step; the next comes with the event that it leads to. */
@@ -195,13 +195,13 @@ static void look_at_rolling(struct reload *r)
 		if (!is_steady(&m->slots[i]))
 			return;
 	for (unsigned i = 0; i < MIN(m->n_slots, m->n_slots_wanted); i++)
-		if (m->slots[i].generation < m->generation) {
+		if (m->slots[i].now.generation < m->generation) {
 			slots_leave(&m->slots[i], false);
 			return;
 		}
 	while (m->n_slots > m->n_slots_wanted) {
 		struct slot *s = &m->slots[m->n_slots - 1];
-		if (s->life.state != LIFE_REMOVED) {
+		if (s->restart.state != RESTART_REMOVED) {
 			slots_leave(s, true);
 			return;
 		}
@@ -218,7 +218,7 @@ void reload_failed_worker(struct slot *s)
 	snprintf(r->failure, sizeof r->failure,
 		 "Worker %u cannot work with the new configuration: %.180s It is tried again; the workers behind it have "
 		 "the old one.",
-		 s->number, s->why);
+		 s->number, s->now.why);
 }
 
 void reload_look(struct master *m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Slots and their tenants: forks, listens to their links, reaps, starts again, lends the sockets of a slot without a
- * tenant to a sibling. What to do and when is decided by life.c. Master only.
+ * Slots and their workers: starts them, hears what they say, starts them again, lends the sockets of a slot without a
+ * worker to a sibling. Processes and links are child.c's, what to do and when is decided by restart.c. Master only.
  */
 #include "master.h"
 
@@ -9,43 +9,42 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-/* A worker that has not left so long after its own deadline is killed. */
-enum { LATE_US = 700000 };
 
 static void publish(struct slot *s)
 {
 	struct stats_slot *st = stats_slot(s->m->page, s->number);
-	st->pid = (uint64_t)s->pid;
-	st->state = s->life.state;
+	st->pid = (uint64_t)s->now.child.process.pid;
+	st->state = s->restart.state;
 	st->lent = s->lent_to != NULL;
-	if (s->life.state != LIFE_READY)
+	if (s->restart.state != RESTART_READY)
 		st->ready_us = 0;
 	stats_touch(s->m->page, STATS_SLOT, s->number);
 	stats_publish(s->m->page);
 	notify_status(s->m);
 }
 
-static int tell(struct slot *s, enum link_type type, uint64_t value)
+int slot_send(struct slot *s, const void *msg, size_t len, int fd)
 {
-	struct link_message msg = {.type = type, .slot = s->number, .value = value};
-	return post_send(s, &msg, sizeof msg, -1);
+	return child_send(&s->now.child, msg, len, fd);
+}
+
+static void tell(struct slot *s, const struct link_message *msg, int fd)
+{
+	int r = child_is_there(&s->now.child) ? slot_send(s, msg, sizeof(*msg), fd) : 0;
+	if (r != 0)
+		log_error("worker %u cannot be told (message %u): %s", s->number, msg->type, strerror(-r));
 }
 
 void slots_tell_all(struct master *m, enum link_type type, uint64_t value)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		tell(&m->slots[i], type, value);
+		tell(&m->slots[i], &(struct link_message){.type = type, .slot = i, .value = value}, -1);
 }
 
 void slots_tell_file(struct master *m, unsigned which, int fd)
 {
-	for (unsigned i = 0; i < m->n_slots; i++) {
-		struct link_message msg = {.type = LINK_REOPEN, .slot = i, .input = which};
-		if (m->slots[i].link != -1)
-			net_send_fd(m->slots[i].link, &msg, sizeof msg, fd);
-	}
+	for (unsigned i = 0; i < m->n_slots; i++)
+		tell(&m->slots[i], &(struct link_message){.type = LINK_REOPEN, .slot = i, .input = which}, fd);
 }
 
 /* -- lending ----------------------------------------------------------------------------------------------------- */
@@ -55,7 +54,7 @@ static struct slot *find_sibling(struct slot *s)
 	struct master *m = s->m;
 	for (unsigned i = 1; i < m->n_slots; i++) {
 		struct slot *sibling = &m->slots[(s->number + i) % m->n_slots];
-		if (sibling->life.state == LIFE_READY)
+		if (sibling->restart.state == RESTART_READY)
 			return sibling;
 	}
 	return NULL;
@@ -75,7 +74,7 @@ static void lend(struct slot *s)
 			if (ep->n_fds == 1 || s->number >= ep->n_fds ||
 			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
 				continue;
-			if (post_send(to, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
+			if (slot_send(to, &msg, sizeof(msg), input_slot_fd(ep, s->number)) != 0)
 				return;
 		}
 	s->lent_to = to;
@@ -87,33 +86,23 @@ static void take_back(struct slot *s)
 {
 	struct link_message msg = {.type = LINK_RELEASE, .slot = s->number};
 	if (s->lent_to)
-		post_send(s->lent_to, &msg, sizeof msg, -1);
+		tell(s->lent_to, &msg, -1);
 	s->lent_to = NULL;
 }
 
-/* -- a tenant comes -------------------------------------------------------------------------------------------- */
-
-static void unlink_tenant(struct slot *s)
-{
-	if (s->link == -1)
-		return;
-	ev_io_stop(s->m->loop, &s->io);
-	post_close(s);
-	close(s->link);
-	s->link = -1;
-}
+/* -- a worker comes ---------------------------------------------------------------------------------------------- */
 
 static void became_ready(struct slot *s)
 {
-	life_ready(&s->life, clock_us());
+	restart_ready(&s->restart, clock_us());
 	s->was_ready = true;
 	stats_slot(s->m->page, s->number)->ready_us = clock_real_us();
 	take_back(s);
 	publish(s);
-	post_give_connections(s, s);
+	kept_give(s, s);
 	for (unsigned i = 0; i < s->m->n_slots; i++) /* of slots that ended while nobody served */
-		if (s->m->slots[i].life.state == LIFE_REMOVED)
-			post_give_connections(&s->m->slots[i], s);
+		if (s->m->slots[i].restart.state == RESTART_REMOVED)
+			kept_give(&s->m->slots[i], s);
 	master_ready(s->m);
 	s->is_rolling = false;
 	reload_look(s->m);
@@ -133,161 +122,207 @@ static uint64_t inputs_died(struct slot *s, bool for_good)
 	return unread;
 }
 
-static void hear(struct slot *s, const struct link_message *msg)
+static void hear_ready(struct slot *s, const struct link_message *msg)
 {
-	struct master *m = s->m;
-	if (msg->type == LINK_READY && s->life.state == LIFE_STARTING)
+	(void)msg;
+	if (s->restart.state == RESTART_STARTING)
 		became_ready(s);
-	if (msg->type == LINK_FATAL) {
-		snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, msg->text);
-		log_error("worker %u cannot work: %s", s->number, s->why);
-	}
-	if (msg->type == LINK_DONE)
-		master_input_done(m, msg->input);
-	if (msg->type == LINK_TERM && s->life.state == LIFE_READY && !m->is_draining && !m->drain_at_us) {
-		s->was_told = true;
-		slots_leave(s, false);
-	}
-	if (msg->type == LINK_APPLIED)
-		reload_applied(s, msg->value);
-	if (msg->type == LINK_LEFT && !s->has_left) {
-		/* its rings are closed at once, so that others get their share */
-		s->has_left = true;
-		s->unread_packets = inputs_died(s, s->is_ending || upgrade_is_leaving(m));
-		upgrade_look(m);
-	}
-	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
-		if (m->inputs[i].type->exclude)
-			m->inputs[i].type->exclude(&m->inputs[i], msg->text);
 }
 
-static void linked(struct ev_loop *loop, struct ev_io *io, int events)
+static void hear_fatal(struct slot *s, const struct link_message *msg)
 {
-	(void)loop, (void)events;
-	struct slot *s = io->data;
-	static struct link_connection msg; /* large */
-	int fd;
-	ssize_t n;
-	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) >= (ssize_t)sizeof msg.head) {
-		if (fd != -1 && (msg.head.type == LINK_CONNECTION || msg.head.type == LINK_LINES))
-			post_keep_connection(s, &msg, (size_t)n, fd);
-		else if (fd != -1)
-			close(fd);
-		msg.head.text[sizeof msg.head.text - 1] = '\0';
-		hear(s, &msg.head);
-	}
-	if (n == -EAGAIN || n == -EINTR)
-		return;
-	unlink_tenant(s); /* SIGCHLD tells the rest */
+	snprintf(s->now.why, sizeof(s->now.why), "%.*s", (int)sizeof(s->now.why) - 1, msg->text);
+	log_error("worker %u cannot work: %s", s->number, s->now.why);
 }
+
+static void hear_done(struct slot *s, const struct link_message *msg)
+{
+	master_input_done(s->m, msg->input);
+}
+
+static void hear_term(struct slot *s, const struct link_message *msg)
+{
+	(void)msg;
+	if (s->restart.state != RESTART_READY || s->m->is_draining || s->m->drain_at_us)
+		return;
+	s->now.was_told = true;
+	slots_leave(s, false);
+}
+
+static void hear_applied(struct slot *s, const struct link_message *msg)
+{
+	reload_applied(s, msg->value);
+}
+
+/* Its rings are closed at once, so that others get their share. */
+static void hear_left(struct slot *s, const struct link_message *msg)
+{
+	(void)msg;
+	if (s->now.has_left)
+		return;
+	s->now.has_left = true;
+	s->now.unread_packets = inputs_died(s, s->is_ending || upgrade_is_leaving(s->m));
+	upgrade_look(s->m);
+}
+
+static void hear_peers(struct slot *s, const struct link_message *msg)
+{
+	for (size_t i = 0; i < s->m->n_inputs; i++)
+		if (s->m->inputs[i].type->exclude)
+			s->m->inputs[i].type->exclude(&s->m->inputs[i], msg->text);
+}
+
+static const struct {
+	void (*hear)(struct slot *s, const struct link_message *msg);
+	bool is_kept; /* for who comes after it */
+} from_workers[] = {
+    [LINK_READY] = {.hear = hear_ready},
+    [LINK_FATAL] = {.hear = hear_fatal},
+    [LINK_DONE] = {.hear = hear_done},
+    [LINK_PEERS] = {.hear = hear_peers},
+    [LINK_APPLIED] = {.hear = hear_applied},
+    [LINK_TERM] = {.hear = hear_term},
+    [LINK_LEFT] = {.hear = hear_left},
+    [LINK_LINES] = {.is_kept = true},
+    [LINK_CONNECTION] = {.is_kept = true},
+};
+
+static bool on_message(struct child *c, struct net_message *m)
+{
+	struct slot *s = ((struct worker_process *)c->owner)->slot;
+	struct link_message *msg = (void *)m->bytes;
+	bool is_known = m->len >= sizeof(*msg) && msg->type < ARRAY_LEN(from_workers);
+	if (is_known && from_workers[msg->type].is_kept) {
+		STAILQ_INSERT_TAIL(&s->kept, m, next);
+		return true;
+	}
+	if (!is_known || from_workers[msg->type].hear == NULL) {
+		log_error("worker %u says what no worker says: killing it", s->number);
+		process_signal(&c->process, SIGKILL);
+		return false;
+	}
+	msg->text[sizeof(msg->text) - 1] = '\0';
+	from_workers[msg->type].hear(s, msg);
+	return false;
+}
+
+/* What was on its way to it is for its successor. */
+static bool on_undelivered(struct child *c, struct net_message *m)
+{
+	struct slot *s = ((struct worker_process *)c->owner)->slot;
+	const struct link_message *msg = (void *)m->bytes;
+	if (msg->type != LINK_CONNECTION && msg->type != LINK_LINES)
+		return false;
+	STAILQ_INSERT_TAIL(&s->kept, m, next);
+	return true;
+}
+
+static _Noreturn void run(void *owner, int link)
+{
+	struct slot *s = ((struct worker_process *)owner)->slot;
+	struct master *m = s->m;
+	struct worker_setup setup = {
+	    .cf = m->cf,
+	    .args = m->args,
+	    .slot = s->number,
+	    .n_slots = m->n_slots_wanted,
+	    .stats = m->stats,
+	    .inputs = m->inputs,
+	    .outputs = m->outputs,
+	    .holds = m->holds,
+	    .link = link,
+	    .identity = &m->identity,
+	};
+	worker_run(&setup);
+}
+
+static void on_exit_of_worker(struct child *c, int status);
+static const struct child_type worker_type = {
+    .message_bytes = sizeof(struct link_connection),
+    .run = run,
+    .on_message = on_message,
+    .on_undelivered = on_undelivered,
+    .on_exit = on_exit_of_worker,
+};
 
 static void start(struct slot *s)
 {
 	struct master *m = s->m;
-	int pair[2];
-	life_started(&s->life, clock_us());
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == -1) {
-		log_error("cannot start worker %u: socketpair: %s; trying again", s->number, strerror(errno));
-		life_died(&s->life, clock_us(), false);
-		return;
-	}
+	const char *what;
+	restart_started(&s->restart, clock_us());
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_renew(&m->inputs[i], s->number, m->page);
-	if (s->marking != m->marking)
-		world_mark_page(m, s->page);
-	s->marking = m->marking;
-	s->generation = m->generation;
-	s->has_left = false;
-	pid_t pid = fork();
-	if (pid == 0) {
-		struct worker_setup setup = {
-		    .cf = m->cf,
-		    .args = m->args,
-		    .slot = s->number,
-		    .n_slots = m->n_slots_wanted,
-		    .stats = m->stats,
-		    .inputs = m->inputs,
-		    .outputs = m->outputs,
-		    .holds = m->holds,
-		    .link = pair[1],
-		    .identity = &m->identity,
-		};
-		worker_run(&setup);
-	}
-	close(pair[1]);
-	if (pid == -1) {
-		log_error("cannot start worker %u: fork: %s; trying again", s->number, strerror(errno));
-		close(pair[0]);
-		life_died(&s->life, clock_us(), false);
+	if (s->now.marking != m->marking)
+		world_mark_page(m, s->now.page);
+	s->now.marking = m->marking;
+	s->now.generation = m->generation;
+	s->now.has_left = false;
+	int r = child_start(&s->now.child, m->loop, &what);
+	if (r != 0) {
+		log_error("cannot start worker %u: %s: %s; trying again", s->number, what, strerror(-r));
+		restart_died(&s->restart, clock_us(), false);
 		return;
 	}
-	s->pid = pid;
-	s->link = pair[0];
-	ev_io_init(&s->io, linked, s->link, EV_READ);
-	s->io.data = s;
-	ev_io_start(m->loop, &s->io);
-	post_open(s);
 	stats_slot(m->page, s->number)->starts++;
 	publish(s);
 }
 
-/* -- a tenant goes --------------------------------------------------------------------------------------------- */
-
-void slots_describe_end(struct text *t, int status)
-{
-	if (WIFSIGNALED(status))
-		text_add(t, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-	else
-		text_add(t, "left with exit code %d", WEXITSTATUS(status));
-}
+/* -- a worker goes ----------------------------------------------------------------------------------------------- */
 
 /* As it was asked to. */
 static void left(struct slot *s)
 {
-	life_left(&s->life, clock_us(), s->is_ending);
+	restart_left(&s->restart, clock_us(), s->is_ending);
 	struct slot *to = s->is_ending ? slots_serving(s->m) : NULL;
 	if (to)
-		post_give_connections(s, to);
+		kept_give(s, to);
 }
 
-/* The obituary: one line. */
-static void died(struct slot *s, int status)
+static bool is_exit(int status, int code)
+{
+	return WIFEXITED(status) && WEXITSTATUS(status) == code;
+}
+
+/* The exit report, one line, and what it took with it. */
+static void report(struct slot *s, int status, bool left_clean, bool is_last, bool is_news)
 {
 	struct master *m = s->m;
-	bool left_clean =
-	    WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_EXIT_CLEAN || WEXITSTATUS(status) == WORKER_EXIT_LEFT);
-	bool is_fatal = WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_FATAL;
-	bool for_good = is_fatal && !m->reload && !m->reload_failed; /* of a reload there may be a better one */
-	bool was_asked = (m->is_draining || s->is_leaving) && left_clean;
 	struct text t = {0};
-	char uptime[32];
-	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
-	slots_describe_end(&t, status);
-	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
-	bool is_last = for_good || s->is_ending || upgrade_is_leaving(m);
-	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, is_last);
+	char name[32];
+	snprintf(name, sizeof(name), "worker %u", s->number);
+	process_report(&s->now.child.process, name, status, &t);
+	uint64_t unread = s->now.has_left ? s->now.unread_packets : inputs_died(s, is_last);
 	if (left_clean)
-		stats_adopt(s->page); /* it has counted what it left */
+		stats_adopt(s->now.page); /* it has counted what it left */
 	else
 		death_account(m, s, &t);
 	if (unread)
 		text_add(&t, "; %llu packets waited unread in its ring", (unsigned long long)unread);
-	if (!was_asked || (s->was_told && !m->is_draining))
+	if (is_news)
 		log_warn("%s", t.s ? t.s : "a worker died");
+	text_free(&t);
+}
+
+static void died(struct slot *s, int status)
+{
+	struct master *m = s->m;
+	bool left_clean = is_exit(status, WORKER_EXIT_CLEAN) || is_exit(status, WORKER_EXIT_LEFT);
+	bool is_fatal = is_exit(status, WORKER_EXIT_FATAL);
+	bool for_good = is_fatal && !m->reload && !m->reload_failed; /* of a reload there may be a better one */
+	bool was_asked = (m->is_draining || s->now.is_leaving) && left_clean;
+	report(s, status, left_clean, for_good || s->is_ending || upgrade_is_leaving(m),
+	       !was_asked || (s->now.was_told && !m->is_draining));
 	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
-	text_free(&t);
 	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
-	if (m->is_draining && (!left_clean || WEXITSTATUS(status) == WORKER_EXIT_LEFT))
+	if (m->is_draining && !is_exit(status, WORKER_EXIT_CLEAN))
 		m->has_left = true;
-	s->pid = 0;
-	unlink_tenant(s);
 	s->is_rolling &= was_asked && !s->is_ending;
 	if (was_asked && !m->is_draining)
 		left(s);
 	else
-		life_died(&s->life, clock_us(), for_good);
-	s->is_leaving = s->was_told = false;
+		restart_died(&s->restart, clock_us(), for_good);
+	s->now.is_leaving = s->now.was_told = false;
 	for (unsigned i = 0; i < m->n_slots; i++) /* it read for others, too: they need another reader */
 		if (m->slots[i].lent_to == s)
 			m->slots[i].lent_to = NULL;
@@ -298,17 +333,11 @@ static void died(struct slot *s, int status)
 		master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 }
 
-void slots_reap(struct master *m)
+static void on_exit_of_worker(struct child *c, int status)
 {
-	int status;
-	for (unsigned i = 0; i < m->n_slots; i++) {
-		struct slot *s = &m->slots[i];
-		if (s->pid == 0 || waitpid(s->pid, &status, WNOHANG) != s->pid)
-			continue;
-		if (s->link != -1)
-			ev_invoke(m->loop, &s->io, EV_READ); /* its last words */
-		died(s, status);
-	}
+	struct slot *s = ((struct worker_process *)c->owner)->slot;
+	struct master *m = s->m;
+	died(s, status);
 	reload_look(m);
 	upgrade_look(m);
 	slots_look(m);
@@ -320,7 +349,7 @@ void slots_reap(struct master *m)
 struct slot *slots_serving(struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].life.state == LIFE_READY)
+		if (m->slots[i].restart.state == RESTART_READY)
 			return &m->slots[i];
 	return NULL;
 }
@@ -335,17 +364,17 @@ void slots_leave(struct slot *s, bool ends)
 			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
 	if (ends)
 		snprintf(msg.text, sizeof msg.text, "ends");
-	s->is_leaving = s->is_rolling = true;
+	s->now.is_leaving = s->is_rolling = true;
 	s->is_ending = ends;
-	life_leaving(&s->life, now_us, now_us + m->cf->drain_timeout + LATE_US);
-	post_send(s, &msg, sizeof msg, -1);
+	restart_leaving(&s->restart, now_us, now_us + m->cf->drain_timeout + MASTER_LATE_US);
+	tell(s, &msg, -1);
 	publish(s);
 }
 
 static bool all_failed(const struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].life.state != LIFE_FAILED)
+		if (m->slots[i].restart.state != RESTART_FAILED)
 			return false;
 	return true;
 }
@@ -354,24 +383,24 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 {
 	struct master *m = s->m;
 	uint64_t again_us, lend_us = UINT64_MAX;
-	switch (life_next(&s->life, now_us, m->cf->start_timeout, &again_us)) {
-	case LIFE_START:
+	switch (restart_next(&s->restart, now_us, m->cf->start_timeout, &again_us)) {
+	case RESTART_START:
 		if (upgrade_is_leaving(m)) /* its successor is another program's */
 			break;
 		start(s);
 		again_us = now_us;
 		break;
-	case LIFE_KILL:
+	case RESTART_KILL:
 		log_error("worker %u did not %s: killing it", s->number,
-			  s->life.state == LIFE_DRAINING ? "leave in time" : "become ready within start_timeout");
-		s->life.kill_at_us = now_us + m->cf->start_timeout;
-		kill(s->pid, SIGKILL);
+			  s->restart.state == RESTART_DRAINING ? "leave in time" : "become ready within start_timeout");
+		s->restart.kill_at_us = now_us + m->cf->start_timeout;
+		process_signal(&s->now.child.process, SIGKILL);
 		again_us = now_us + m->cf->start_timeout;
 		break;
-	case LIFE_WAIT:
+	case RESTART_WAIT:
 		break;
 	}
-	if (!s->lent_to && m->has_started && !s->is_ending && life_should_lend(&s->life, now_us, &lend_us)) {
+	if (!s->lent_to && m->has_started && !s->is_ending && restart_should_lend(&s->restart, now_us, &lend_us)) {
 		lend(s);
 		/* no sibling is ready: one that becomes it makes us look again */
 	}
@@ -407,7 +436,7 @@ void slots_renew_stale(struct master *m)
 	if (m->reload || m->upgrade)
 		return;
 	for (unsigned k = m->n_slots; k-- > 0;) {
-		if (m->slots[k].life.state != LIFE_READY)
+		if (m->slots[k].restart.state != RESTART_READY)
 			return;
 		for (size_t i = 0; i < m->n_inputs; i++)
 			if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], k))
@@ -428,7 +457,7 @@ bool slots_are_rolling(const struct master *m)
 bool slots_are_gone(const struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid != 0)
+		if (child_is_there(&m->slots[i].now.child))
 			return false;
 	return true;
 }
@@ -437,20 +466,20 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 {
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		/* what waits for a slot without a tenant, or whose tenant reads no more, is read by a sibling before that
+		/* what waits for a slot without a worker, or whose worker reads no more, is read by a sibling before that
 		 * drains */
-		bool is_away = s->pid == 0 || (s->is_leaving && !s->is_ending);
-		if (is_away && !s->lent_to && s->life.state != LIFE_REMOVED)
+		bool is_away = !child_is_there(&s->now.child) || (s->now.is_leaving && !s->is_ending);
+		if (is_away && !s->lent_to && s->restart.state != RESTART_REMOVED)
 			lend(s);
 		struct slot *to = is_away ? slots_serving(m) : NULL;
 		if (to)
-			post_give_connections(s, to);
+			kept_give(s, to);
 	}
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		if (s->life.state == LIFE_READY)
-			s->life.state = LIFE_DRAINING;
-		tell(s, LINK_DRAIN, deadline_us);
+		if (s->restart.state == RESTART_READY)
+			s->restart.state = RESTART_DRAINING;
+		tell(s, &(struct link_message){.type = LINK_DRAIN, .slot = i, .value = deadline_us}, -1);
 		publish(s);
 	}
 	if (slots_are_gone(m))
@@ -460,8 +489,7 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 void slots_kill(struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid != 0)
-			kill(m->slots[i].pid, SIGKILL);
+		process_signal(&m->slots[i].now.child.process, SIGKILL);
 }
 
 int slots_init(struct master *m, struct err *err)
@@ -480,16 +508,16 @@ void slot_init(struct master *m, unsigned number)
 	memset(s, 0, sizeof *s);
 	s->m = m;
 	s->number = number;
-	s->link = -1;
-	s->page = stats_slot_page(m->stats, number);
-	STAILQ_INIT(&s->outbox);
-	STAILQ_INIT(&s->connections);
-	life_init(&s->life, clock_us());
+	s->now.slot = s;
+	s->now.page = stats_slot_page(m->stats, number);
+	child_init(&s->now.child, &worker_type, &s->now);
+	STAILQ_INIT(&s->kept);
+	restart_init(&s->restart, clock_us());
 }
 
 void slots_fini(struct master *m)
 {
 	for (unsigned i = 0; m->slots && i < m->n_slots; i++)
-		unlink_tenant(&m->slots[i]);
+		child_fini(&m->slots[i].now.child);
 	free(m->slots);
 }

@@ -10,106 +10,83 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* What may be left to tell the new one when our last worker has gone. */
+enum { DONE_LIMIT_US = 10 * 1000 * 1000 };
 
 enum upgrade_stage { UPGRADE_STARTING, UPGRADE_LEAVING, UPGRADE_GONE };
 
 struct upgrade {
 	struct master *m;
-	struct client *client;
+	uint64_t client;
 	enum upgrade_stage stage;
 	pid_t pid;
-	int fd;
-	struct ev_io io, writable;
+	int pidfd;
+	bool has_failed; /* it says so */
+	struct net_link link;
 	struct ev_timer patience;
-	struct letters outbox;
 };
 
-/* -- letters ------------------------------------------------------------------------------------------------------- */
+/* One at a time is made. */
+static struct upgrade_message msg;
 
-static void send_on(struct upgrade *u)
+/* -- messages ------------------------------------------------------------------------------------------------------ */
+
+static int put(struct upgrade *u, int fd)
 {
-	struct letter *l;
-	while ((l = STAILQ_FIRST(&u->outbox)) != NULL) {
-		if (net_send_fd(u->fd, l->bytes, l->len, l->fd) == -EAGAIN) {
-			ev_io_start(u->m->loop, &u->writable);
-			return;
-		}
-		STAILQ_REMOVE_HEAD(&u->outbox, next);
-		if (l->fd != -1)
-			close(l->fd);
-		free(l);
+	return net_link_send(&u->link, &msg, UPGRADE_HEAD_BYTES + msg.kept_bytes, fd);
+}
+
+static int put_word(struct upgrade *u, enum upgrade_type type, int fd)
+{
+	msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = type, .number = (uint32_t)getpid()};
+	return put(u, fd);
+}
+
+static int put_endpoint(struct upgrade *u, const struct input *in, const struct endpoint *ep)
+{
+	bool is_capture = in->type->is_packets;
+	unsigned n = is_capture ? 1 : ep->n_fds;
+	int r = 0;
+	for (unsigned k = 0; r == 0 && k < n; k++) {
+		msg = (struct upgrade_message){.version = UPGRADE_VERSION,
+					       .type = UPGRADE_ENDPOINT,
+					       .number = k,
+					       .n = n,
+					       .group = input_group(in, ep),
+					       .address = ep->address};
+		snprintf(msg.kind, sizeof(msg.kind), "%s", in->type->name);
+		snprintf(msg.name, sizeof(msg.name), "%s", ep->name);
+		r = put(u, is_capture ? -1 : ep->fds[k]);
 	}
-	ev_io_stop(u->m->loop, &u->writable);
+	return r;
 }
 
-static void writable(struct ev_loop *loop, struct ev_io *io, int events)
+static int put_socket(struct upgrade *u, enum upgrade_type type, const char *name, int fd)
 {
-	(void)loop, (void)events;
-	send_on(io->data);
+	if (fd == -1)
+		return 0;
+	msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = type};
+	snprintf(msg.name, sizeof(msg.name), "%s", name);
+	return put(u, fd);
 }
 
-/* fd is duplicated. */
-static void put(struct upgrade *u, const struct upgrade_message *msg, int fd)
-{
-	size_t len = UPGRADE_HEAD_BYTES + msg->kept_bytes;
-	struct letter *l = malloc(sizeof *l + len);
-	BUG_ON(!l);
-	l->fd = fd == -1 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	l->len = len;
-	memcpy(l->bytes, msg, len);
-	STAILQ_INSERT_TAIL(&u->outbox, l, next);
-}
-
-static void put_word(struct upgrade *u, enum upgrade_type type, int fd)
-{
-	struct upgrade_message *msg = calloc(1, sizeof *msg);
-	BUG_ON(!msg);
-	msg->version = UPGRADE_VERSION;
-	msg->type = type;
-	msg->number = (uint32_t)getpid();
-	put(u, msg, fd);
-	free(msg);
-}
-
-static void put_endpoints(struct upgrade *u)
+static int put_endpoints(struct upgrade *u)
 {
 	struct master *m = u->m;
 	const char *path;
-	struct upgrade_message *msg = calloc(1, sizeof *msg);
-	BUG_ON(!msg);
+	int control = control_fd(m, &path), r = 0;
 	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned e = 0; e < m->inputs[i].n_endpoints; e++) {
-			const struct endpoint *ep = &m->inputs[i].endpoints[e];
-			bool is_capture = m->inputs[i].type->is_packets;
-			for (unsigned k = 0; k < (is_capture ? 1 : ep->n_fds); k++) {
-				*msg = (struct upgrade_message){.version = UPGRADE_VERSION,
-								.type = UPGRADE_ENDPOINT,
-								.number = k,
-								.n = is_capture ? 1 : ep->n_fds,
-								.group = input_group(&m->inputs[i], ep),
-								.address = ep->address};
-				snprintf(msg->kind, sizeof msg->kind, "%s", m->inputs[i].type->name);
-				snprintf(msg->name, sizeof msg->name, "%s", ep->name);
-				put(u, msg, is_capture ? -1 : ep->fds[k]);
-			}
-		}
-	int control = control_fd(m, &path);
-	if (control != -1) {
-		*msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = UPGRADE_CONTROL};
-		snprintf(msg->name, sizeof msg->name, "%s", path);
-		put(u, msg, control);
-	}
-	if (m->keeper.http_fd != -1) {
-		*msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = UPGRADE_HTTP};
-		snprintf(msg->name, sizeof msg->name, "%s", m->cf->http);
-		put(u, msg, m->keeper.http_fd);
-	}
-	free(msg);
-	put_word(u, UPGRADE_END, -1);
-	send_on(u);
+		for (unsigned e = 0; r == 0 && e < m->inputs[i].n_endpoints; e++)
+			r = put_endpoint(u, &m->inputs[i], &m->inputs[i].endpoints[e]);
+	if (r == 0)
+		r = put_socket(u, UPGRADE_CONTROL, path, control);
+	if (r == 0)
+		r = put_socket(u, UPGRADE_HTTP, m->cf->http, m->monitor.http_fd);
+	return r == 0 ? put_word(u, UPGRADE_END, -1) : r;
 }
 
 static const char *input_name(const struct master *m, unsigned index)
@@ -128,48 +105,41 @@ static const char *output_name(const struct master *m, unsigned index)
 	return "";
 }
 
-static void put_connections(struct upgrade *u, struct slot *s)
+/* What cannot be sent now stays and is sent the next time. */
+static void put_kept(struct upgrade *u, struct slot *s)
 {
-	struct letter *l;
-	struct upgrade_message *msg = calloc(1, sizeof *msg);
-	BUG_ON(!msg);
-	while ((l = STAILQ_FIRST(&s->connections)) != NULL) {
-		const struct link_connection *c = (const void *)l->bytes;
-		*msg = (struct upgrade_message){.version = UPGRADE_VERSION,
-						.type = UPGRADE_CONNECTION,
-						.value = c->head.value,
-						.kept_bytes = (uint32_t)(l->len - sizeof c->head)};
+	struct net_message *k;
+	while ((k = STAILQ_FIRST(&s->kept)) != NULL) {
+		const struct link_connection *c = (const void *)k->bytes;
 		bool is_lines = c->head.type == LINK_LINES;
-		if (is_lines) {
-			msg->type = UPGRADE_LINES;
-			msg->kept_bytes = 0;
-		}
-		snprintf(msg->name, sizeof msg->name, "%s",
+		msg = (struct upgrade_message){.version = UPGRADE_VERSION,
+					       .type = is_lines ? UPGRADE_LINES : UPGRADE_CONNECTION,
+					       .value = c->head.value,
+					       .kept_bytes = is_lines ? 0 : (uint32_t)(k->len - sizeof(c->head))};
+		snprintf(msg.name, sizeof(msg.name), "%s",
 			 is_lines ? output_name(u->m, c->head.input) : input_name(u->m, c->head.input));
-		memcpy(msg->kept, c->kept, msg->kept_bytes);
-		put(u, msg, l->fd);
-		STAILQ_REMOVE_HEAD(&s->connections, next);
-		close(l->fd);
-		free(l);
+		memcpy(msg.kept, c->kept, msg.kept_bytes);
+		if (put(u, k->fd) != 0)
+			return;
+		STAILQ_REMOVE_HEAD(&s->kept, next);
+		net_message_free(k);
 	}
-	free(msg);
 }
 
 /* -- the end, one way or the other --------------------------------------------------------------------------------- */
 
 static void upgrade_free(struct upgrade *u)
 {
-	struct letter *l;
-	ev_io_stop(u->m->loop, &u->io);
-	ev_io_stop(u->m->loop, &u->writable);
+	struct net_messages undelivered = STAILQ_HEAD_INITIALIZER(undelivered);
+	struct net_message *k;
 	ev_timer_stop(u->m->loop, &u->patience);
-	while ((l = STAILQ_FIRST(&u->outbox)) != NULL) {
-		STAILQ_REMOVE_HEAD(&u->outbox, next);
-		if (l->fd != -1)
-			close(l->fd);
-		free(l);
+	net_link_close(&u->link, &undelivered);
+	while ((k = STAILQ_FIRST(&undelivered)) != NULL) {
+		STAILQ_REMOVE_HEAD(&undelivered, next);
+		net_message_free(k);
 	}
-	close(u->fd);
+	if (u->pidfd != -1)
+		close(u->pidfd);
 	free(u);
 }
 
@@ -180,28 +150,27 @@ void upgrade_fini(struct master *m)
 	m->upgrade = NULL;
 }
 
-static void answer(struct client *client, const char *word, const char *text)
+static void answer(struct master *m, uint64_t client, const char *word, const char *text)
 {
 	struct text t = {0};
 	text_add(&t, "%s %s", word, text);
-	if (client)
-		control_answer(client, &t);
+	control_answer(m, client, &t);
 	text_free(&t);
 }
 
 static void fail(struct upgrade *u, const char *why)
 {
 	struct master *m = u->m;
-	struct client *client = u->client;
+	uint64_t client = u->client;
 	bool had_begun = u->stage == UPGRADE_LEAVING;
 	char text[300];
-	if (u->pid > 0)
-		kill(u->pid, SIGKILL); /* it has ended, or it must */
+	if (u->pidfd != -1)
+		syscall(SYS_pidfd_send_signal, u->pidfd, SIGKILL, NULL, 0); /* it has ended, or it must */
 	snprintf(text, sizeof text, "Nothing has changed: the new millrace %s.", why);
 	m->upgrade = NULL;
 	upgrade_free(u);
 	log_error("upgrade: %s", text);
-	answer(client, "error", text);
+	answer(m, client, "error", text);
 	control_pause(m, false);
 	if (had_begun)
 		slots_look(m); /* who has left gets a successor of ours */
@@ -233,29 +202,29 @@ static void go(struct upgrade *u)
 	char text[100];
 	int pages = stats_reader_fd(m->stats, &err);
 	for (unsigned i = 0; i < m->n_slots; i++)
-		put_connections(u, &m->slots[i]);
+		put_kept(u, &m->slots[i]);
 	if (pages >= 0) {
 		put_word(u, UPGRADE_COUNTERS, pages);
 		close(pages);
 	}
 	pidfile_leave(m);
 	notify_heir(m, u->pid);
-	keeper_leave(m);
+	monitor_child_leave(m);
 	put_word(u, UPGRADE_GO, -1);
-	send_on(u);
 	u->stage = UPGRADE_GONE;
 	m->owns_paths = false;
 	ev_timer_stop(m->loop, &u->patience);
 	snprintf(text, sizeof text, "upgraded: process %d serves now", (int)u->pid);
 	log_info("upgrade: process %d serves now; this one delivers what it holds and ends", (int)u->pid);
-	answer(u->client, "ok", text);
-	u->client = NULL;
+	answer(m, u->client, "ok", text);
+	u->client = 0;
 }
 
 static void done(struct upgrade *u)
 {
 	put_word(u, UPGRADE_DONE, -1);
-	send_on(u);
+	if (!net_link_flush(&u->link, clock_us() + DONE_LIMIT_US))
+		log_error("upgrade: the new millrace does not take what this one has for it");
 	u->m->is_draining = true; /* of nothing: all is done */
 	ev_break(u->m->loop, EVBREAK_ALL);
 }
@@ -268,45 +237,40 @@ void upgrade_look(struct master *m)
 	bool all_left = true, all_gone = true;
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		if (s->life.state == LIFE_READY && !s->is_leaving)
+		if (s->restart.state == RESTART_READY && !s->now.is_leaving)
 			slots_leave(s, false);
-		all_left &= s->pid == 0 || s->has_left;
-		all_gone &= s->pid == 0;
+		all_left &= !child_is_there(&s->now.child) || s->now.has_left;
+		all_gone &= !child_is_there(&s->now.child);
 	}
 	if (all_left && u->stage == UPGRADE_LEAVING)
 		go(u);
 	for (unsigned i = 0; u->stage == UPGRADE_GONE && i < m->n_slots; i++)
-		put_connections(u, &m->slots[i]);
-	if (u->stage == UPGRADE_GONE)
-		send_on(u);
+		put_kept(u, &m->slots[i]);
 	if (all_gone && u->stage == UPGRADE_GONE)
 		done(u);
 }
 
-static void heard(struct ev_loop *loop, struct ev_io *io, int events)
+static bool heard(struct net_link *l, struct net_message *k)
 {
-	(void)loop, (void)events;
-	struct upgrade *u = io->data;
-	static struct upgrade_message msg;
-	int fd;
-	ssize_t n = net_recv_fd(io->fd, &msg, sizeof msg, &fd);
-	if (fd != -1)
-		close(fd);
-	if (n == -EAGAIN || n == -EINTR)
-		return;
-	if (n >= (ssize_t)UPGRADE_HEAD_BYTES && msg.type == UPGRADE_READY && u->stage == UPGRADE_STARTING) {
+	struct upgrade *u = l->owner;
+	const struct upgrade_message *head = (const void *)k->bytes;
+	if (k->len < UPGRADE_HEAD_BYTES)
+		return false;
+	if (head->type == UPGRADE_READY && u->stage == UPGRADE_STARTING) {
 		u->stage = UPGRADE_LEAVING;
 		control_pause(u->m, true);
 		upgrade_look(u->m);
-		return;
+	} else if (head->type == UPGRADE_FAILED) {
+		u->has_failed = true;
 	}
-	if (u->stage == UPGRADE_GONE) { /* it is on its own; what we still hold is delivered */
-		ev_io_stop(u->m->loop, io);
-		return;
-	}
-	fail(u, msg.type == UPGRADE_FAILED && n >= (ssize_t)UPGRADE_HEAD_BYTES
-			? "cannot be run"
-			: "ended before it was ready; its log lines say more");
+	return false;
+}
+
+static void ended(struct net_link *l)
+{
+	struct upgrade *u = l->owner;
+	if (u->stage != UPGRADE_GONE) /* then it is on its own, and what we still hold is delivered */
+		fail(u, u->has_failed ? "cannot be run" : "ended before it was ready; its log lines say more");
 }
 
 /* -- the beginning ------------------------------------------------------------------------------------------------- */
@@ -347,7 +311,7 @@ static _Noreturn void run(struct master *m, int fd)
 	if (getenv("WATCHDOG_PID"))
 		setenv("WATCHDOG_PID", number, 1); /* systemd will watch the new one */
 	execvp(program, m->argv);
-	struct upgrade_message msg = {.version = UPGRADE_VERSION, .type = UPGRADE_FAILED};
+	msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = UPGRADE_FAILED};
 	net_send_fd(fd, &msg, UPGRADE_HEAD_BYTES, -1);
 	_exit(127);
 }
@@ -376,39 +340,49 @@ static pid_t start(struct master *m, int fd)
 	return heir;
 }
 
-void upgrade_begin(struct master *m, struct client *client)
+static struct upgrade *upgrade_new(struct master *m, int link)
 {
-	const char *why = cannot(m);
-	int pair[2] = {-1, -1};
-	struct upgrade *u = why ? NULL : calloc(1, sizeof *u);
-	if (u && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == -1) {
-		free(u);
-		u = NULL;
-		why = strerror(errno);
-	}
+	struct upgrade *u = calloc(1, sizeof(*u));
 	if (!u) {
-		log_error("upgrade: %s", why ? why : "no memory");
-		answer(client, "error", why ? why : "no memory");
-		return;
+		close(link);
+		return NULL;
 	}
 	u->m = m;
-	u->client = client;
-	u->fd = pair[0];
-	STAILQ_INIT(&u->outbox);
-	ev_io_init(&u->io, heard, u->fd, EV_READ);
-	ev_io_init(&u->writable, writable, u->fd, EV_WRITE);
+	u->pidfd = -1;
+	u->link.on_message = heard;
+	u->link.on_end = ended;
+	u->link.owner = u;
+	net_link_open(&u->link, m->loop, link, sizeof(struct upgrade_message));
 	ev_timer_init(&u->patience, patience_over, 2 * (double)m->cf->start_timeout / 1e6 + 5, 0);
-	u->io.data = u->writable.data = u->patience.data = u;
+	u->patience.data = u;
+	ev_timer_start(m->loop, &u->patience);
+	return u;
+}
+
+void upgrade_begin(struct master *m, uint64_t client)
+{
+	const char *why = cannot(m);
+	int pair[2];
+	int r = why ? 0 : net_link_pair(pair);
+	if (!why && r != 0)
+		why = strerror(-r);
+	struct upgrade *u = why ? NULL : upgrade_new(m, pair[0]);
+	if (!u) {
+		if (!why)
+			close(pair[1]);
+		log_error("upgrade: %s", why ? why : "no memory");
+		answer(m, client, "error", why ? why : "no memory");
+		return;
+	}
+	u->client = client;
 	m->upgrade = u;
 	log_info("upgrade: starting %s", program);
 	fflush(NULL);
 	u->pid = start(m, pair[1]);
+	u->pidfd = u->pid > 0 ? (int)syscall(SYS_pidfd_open, u->pid, 0) : -1;
 	close(pair[1]);
-	if (u->pid == -1) {
+	if (u->pid == -1)
 		fail(u, "cannot be started");
-		return;
-	}
-	ev_io_start(m->loop, &u->io);
-	ev_timer_start(m->loop, &u->patience);
-	put_endpoints(u);
+	else if (put_endpoints(u) != 0)
+		fail(u, "cannot be told what there is: no memory or descriptors");
 }

@@ -155,7 +155,7 @@ static void open_pages(struct heir *h, int fd)
 		return;
 	}
 	h->page = (int)page;
-	stats_slot(m->page, page)->state = LIFE_REMOVED;
+	stats_slot(m->page, page)->state = RESTART_REMOVED;
 	stats_touch(m->page, STATS_SLOT, page);
 	stats_publish(m->page);
 	stats_retire(m->stats, STATS_SLOT, page);
@@ -163,6 +163,17 @@ static void open_pages(struct heir *h, int fd)
 }
 
 /* -- GO and DONE ----------------------------------------------------------------------------------------------------- */
+
+/* Takes fd. */
+static void keep(struct slot *s, const void *msg, size_t len, int fd)
+{
+	struct net_message *k = net_message_new(msg, len, fd);
+	close(fd);
+	if (k)
+		STAILQ_INSERT_TAIL(&s->kept, k, next);
+	else
+		log_error("upgrade: no memory for what came for worker %u: it is lost", s->number);
+}
 
 static void take_connection(struct heir *h, const struct upgrade_message *msg, int fd)
 {
@@ -175,7 +186,7 @@ static void take_connection(struct heir *h, const struct upgrade_message *msg, i
 		c.head = (struct link_message){
 		    .type = LINK_CONNECTION, .input = m->inputs[i].index, .value = msg->value};
 		memcpy(c.kept, msg->kept, msg->kept_bytes);
-		post_keep_connection(&m->slots[h->next++ % m->n_slots], &c, link_connection_bytes(msg->kept_bytes), fd);
+		keep(&m->slots[h->next++ % m->n_slots], &c, link_connection_bytes(msg->kept_bytes), fd);
 		return;
 	}
 	log_warn("upgrade: a connection of input \"%s\", which is no more, is closed", msg->name);
@@ -191,9 +202,9 @@ static void take_lines(struct heir *h, const struct upgrade_message *msg, int fd
 		struct link_message lines = {
 		    .type = LINK_LINES, .input = m->outputs[i].index, .value = msg->value};
 		struct slot *s = &m->slots[h->next++ % m->n_slots];
-		post_keep_connection(s, &lines, sizeof lines, fd);
-		if (h->has_gone && s->life.state == LIFE_READY)
-			post_give_connections(s, s);
+		keep(s, &lines, sizeof(lines), fd);
+		if (h->has_gone && s->restart.state == RESTART_READY)
+			kept_give(s, s);
 		return;
 	}
 	log_error("upgrade: %llu lines of output \"%s\", which is no more, are lost", (unsigned long long)msg->value,
@@ -210,11 +221,11 @@ static void go(struct heir *h, pid_t predecessor)
 	m->owns_paths = true;
 	slots_tell_all(m, LINK_GO, 0);
 	for (unsigned i = 0; i < m->n_slots; i++)
-		post_give_connections(&m->slots[i], &m->slots[i]);
+		kept_give(&m->slots[i], &m->slots[i]);
 	control_pause(m, false);
 	import(h);
 	ev_timer_start(m->loop, &h->import);
-	keeper_look(m);
+	monitor_child_look(m);
 	if (pidfile_open(m, &err) != 0)
 		log_error("%s", err.text);
 	log_info("millrace is serving with %u worker%s, in place of process %d", m->n_slots, m->n_slots == 1 ? "" : "s",
@@ -277,14 +288,10 @@ static void heard(struct ev_loop *loop, struct ev_io *io, int events)
 
 void upgrade_ready(struct master *m)
 {
-	struct upgrade_message *msg = calloc(1, sizeof *msg);
-	BUG_ON(!msg);
-	msg->version = UPGRADE_VERSION;
-	msg->type = UPGRADE_READY;
+	static const struct upgrade_message msg = {.version = UPGRADE_VERSION, .type = UPGRADE_READY};
 	ev_io_init(&heir.io, heard, heir.fd, EV_READ);
 	ev_timer_init(&heir.import, import_again, import_seconds, import_seconds);
 	heir.io.data = heir.import.data = &heir;
 	ev_io_start(m->loop, &heir.io);
-	net_send_fd(heir.fd, msg, UPGRADE_HEAD_BYTES, -1);
-	free(msg);
+	net_send_fd(heir.fd, &msg, UPGRADE_HEAD_BYTES, -1);
 }

@@ -61,7 +61,7 @@ static void end_output(struct master *m, unsigned index, bool is_taken)
 	struct link_message msg = {.type = LINK_OUTPUT_ENDS, .input = index};
 	retire_renamed(m, STATS_OUTPUT, index, is_taken);
 	for (unsigned i = 0; m->slots && i < m->n_slots; i++) /* none yet: a start that fails */
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
+		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
 }
 
 static void retire_outputs(struct master *m, const struct output *outputs, size_t n, const struct output *next,
@@ -135,7 +135,7 @@ static void announce(struct master *m, const struct input *in, uint64_t endpoint
 {
 	struct link_message msg = {.type = LINK_END, .input = in->index, .value = endpoint};
 	for (unsigned i = 0; i < m->n_slots; i++)
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
+		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
 }
 
 /* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
@@ -158,7 +158,7 @@ static void announce_end(struct master *m, const struct input *in)
 	const struct input *to = renamed_to(m, in);
 	struct link_message msg = {.type = LINK_RENAMED, .input = in->index, .value = to ? to->index : 0};
 	for (unsigned i = 0; to && i < m->n_slots; i++)
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
+		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
 	if (!to)
 		announce(m, in, LINK_WHOLE);
 }

@@ -6,14 +6,10 @@
 #include "worker.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-
-enum { TURN_MESSAGES = 64, PATIENCE_TIMES = 100 };
-static const double no_descriptor_seconds = 0.001;
 
 /* HANDOVER_CONNECTION. Its length says how much of `kept` there is. */
 struct connection_message {
@@ -28,15 +24,7 @@ struct takeover {
 	LIST_ENTRY(takeover) next;
 	struct worker *w;
 	unsigned slot;
-	struct ev_io io;
-	struct ev_timer pause; /* while no descriptor is free */
-	unsigned n_pauses;
-};
-
-union message {
-	struct handover head;
-	struct connection_message connection;
-	char bytes[HANDOVER_BYTES_MAX];
+	struct net_link link; /* closed: it is over */
 };
 
 /* -- giving ---------------------------------------------------------------------------------------------------------- */
@@ -154,94 +142,57 @@ static void takeover_end(struct takeover *t)
 {
 	struct worker *w = t->w;
 	struct link_message msg = {.type = LINK_TAKEN, .slot = t->slot};
-	bool was_own = t->slot == w->slot;
-	ev_io_stop(w->loop, &t->io);
-	ev_timer_stop(w->loop, &t->pause);
-	close(t->io.fd);
-	LIST_REMOVE(t, next);
-	free(t);
+	struct net_messages none = STAILQ_HEAD_INITIALIZER(none);
+	net_link_close(&t->link, &none);
 	link_send(w, &msg);
-	if (was_own && w->stage == WORKER_AWAITING)
+	if (t->slot == w->slot && w->stage == WORKER_AWAITING)
 		worker_go(w);
 }
 
-/* False: that was the last. */
-static bool take(struct worker *w, union message *m, size_t len, int fd)
+static void on_end(struct net_link *l)
 {
-	m->head.name[sizeof(m->head.name) - 1] = '\0';
-	switch (m->head.type) {
-	case HANDOVER_CONNECTION:
-		take_connection(w, &m->connection, len, fd);
-		return true;
-	case HANDOVER_END:
+	takeover_end(l->owner);
+}
+
+static bool on_message(struct net_link *l, struct net_message *m)
+{
+	struct takeover *t = l->owner;
+	struct handover *msg = (void *)m->bytes;
+	int fd = m->fd;
+	m->fd = -1;
+	if (m->len < sizeof(*msg) || msg->type == HANDOVER_END) {
 		if (fd != -1)
 			close(fd);
+		takeover_end(t);
 		return false;
-	default: /* those of outputs; what a later version adds has `records`, too */
-		take_records(w, &m->head, len, fd);
-		return true;
 	}
-}
-
-/* A descriptor that comes when none is free is gone (MSG_CTRUNC), and a look beforehand (MSG_PEEK) takes one, too. */
-static bool has_free_descriptor(void)
-{
-	int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
-	if (fd != -1)
-		close(fd);
-	return fd != -1;
-}
-
-static void takeover_read(struct takeover *t)
-{
-	static union message m;
-	struct worker *w = t->w;
-	for (unsigned n = 0; n < TURN_MESSAGES; n++) {
-		int fd;
-		if (!has_free_descriptor() && t->n_pauses++ < PATIENCE_TIMES) {
-			ev_io_stop(w->loop, &t->io);
-			ev_timer_again(w->loop, &t->pause);
-			return;
-		}
-		ssize_t len = net_recv_fd(t->io.fd, &m, sizeof(m), &fd);
-		if (len == -EAGAIN || len == -EINTR)
-			return;
-		if (len < (ssize_t)sizeof(m.head) || !take(w, &m, (size_t)len, fd)) {
-			takeover_end(t);
-			return;
-		}
-	}
-}
-
-static void readable(struct ev_loop *loop, struct ev_io *io, int events)
-{
-	(void)loop, (void)events;
-	takeover_read(io->data);
-}
-
-static void paused(struct ev_loop *loop, struct ev_timer *timer, int events)
-{
-	(void)events;
-	struct takeover *t = timer->data;
-	ev_timer_stop(loop, timer);
-	ev_io_start(loop, &t->io);
-	takeover_read(t);
+	msg->name[sizeof(msg->name) - 1] = '\0';
+	if (msg->type == HANDOVER_CONNECTION)
+		take_connection(t->w, (const void *)msg, m->len, fd);
+	else /* those of outputs; what a later version adds has `records`, too */
+		take_records(t->w, msg, m->len, fd);
+	return false;
 }
 
 int handover_open(struct worker *w, int channel, unsigned slot)
 {
-	struct takeover *t = calloc(1, sizeof(*t));
+	struct takeover *t;
+	LIST_FOREACH(t, &w->takeovers, next)
+	{
+		if (t->link.fd == -1)
+			break;
+	}
+	if (t == NULL && (t = calloc(1, sizeof(*t))) != NULL)
+		LIST_INSERT_HEAD(&w->takeovers, t, next);
 	if (t == NULL) {
 		close(channel);
 		return -ENOMEM;
 	}
 	t->w = w;
 	t->slot = slot;
-	ev_io_init(&t->io, readable, channel, EV_READ);
-	ev_init(&t->pause, paused);
-	t->pause.repeat = no_descriptor_seconds;
-	t->io.data = t->pause.data = t;
-	LIST_INSERT_HEAD(&w->takeovers, t, next);
-	ev_io_start(w->loop, &t->io);
+	t->link.owner = t;
+	t->link.on_message = on_message;
+	t->link.on_end = on_end;
+	net_link_open(&t->link, w->loop, channel, HANDOVER_BYTES_MAX);
 	return 0;
 }

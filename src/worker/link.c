@@ -13,7 +13,22 @@ void link_send(struct worker *w, const struct link_message *msg)
 {
 	struct link_message m = *msg;
 	m.version = LINK_VERSION;
-	net_send_fd(w->setup->link, &m, sizeof(m), -1); /* a dead master shows as EOF */
+	int r = net_link_send(&w->link, &m, sizeof(m), -1);
+	if (r != 0 && r != -EPIPE) /* a master that died is seen by the end of the link */
+		log_error("the master cannot be told (message %u): %s", m.type, strerror(-r));
+}
+
+void link_fatal(struct worker *w, const char *text)
+{
+	struct link_message m = {.version = LINK_VERSION, .type = LINK_FATAL, .slot = w->slot};
+	snprintf(m.text, sizeof(m.text), "%s", text);
+	if (w->link.fd == -1) { /* there is no loop yet */
+		net_send_fd(w->setup->link, &m, sizeof(m), -1);
+	} else {
+		link_send(w, &m);
+		net_link_flush(&w->link, UINT64_MAX);
+	}
+	_exit(WORKER_EXIT_FATAL);
 }
 
 void link_say(struct worker *w, enum link_type type, const char *text)
@@ -137,29 +152,32 @@ static void obey(struct worker *w, const struct link_message *m, int fd)
 		close(fd);
 }
 
-static void linked(struct ev_loop *loop, struct ev_io *io, int events)
+static bool on_message(struct net_link *l, struct net_message *m)
 {
-	(void)events;
-	struct worker *w = io->data;
-	struct link_message m;
-	int fd;
-	for (;;) {
-		ssize_t n = net_recv_fd(io->fd, &m, sizeof(m), &fd);
-		if (n == -EAGAIN || n == -EINTR)
-			return;
-		if (n < (ssize_t)sizeof(m))
-			break;
-		m.name[sizeof(m.name) - 1] = m.text[sizeof(m.text) - 1] = '\0';
-		obey(w, &m, fd);
+	struct worker *w = l->owner;
+	struct link_message *msg = (void *)m->bytes;
+	if (m->len != sizeof(*msg)) {
+		log_error("the master says what no master says");
+		return false;
 	}
-	ev_io_stop(loop, io);
+	int fd = m->fd;
+	m->fd = -1;
+	msg->name[sizeof(msg->name) - 1] = msg->text[sizeof(msg->text) - 1] = '\0';
+	obey(w, msg, fd);
+	return false;
+}
+
+static void on_end(struct net_link *l)
+{
+	struct worker *w = l->owner;
 	log_warn("the master is gone: draining");
 	worker_drain(w, w->cf->drain_timeout, INPUT_ALL_END);
 }
 
 void link_init(struct worker *w)
 {
-	ev_io_init(&w->link, linked, w->setup->link, EV_READ);
-	w->link.data = w;
-	ev_io_start(w->loop, &w->link);
+	w->link.on_message = on_message;
+	w->link.on_end = on_end;
+	w->link.owner = w;
+	net_link_open(&w->link, w->loop, w->setup->link, sizeof(struct link_message));
 }

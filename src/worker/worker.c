@@ -14,6 +14,8 @@
 
 /* At the deadline what waits in the kernel's buffers is still read, to be counted; not longer than this. */
 static const uint64_t discard_limit_us = 200000;
+/* So long a master that is busy is waited for at the end, until it has room for the last words. */
+static const uint64_t say_limit_us = 200000;
 
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
@@ -345,6 +347,7 @@ static _Noreturn void leave(struct worker *w)
 	for (size_t i = 0; i < w->n_outputs; i++)
 		w->outputs[i].type->close(&w->outputs[i]);
 	publish_all(w);
+	net_link_flush(&w->link, clock_us() + say_limit_us);
 	_exit(left_behind(w) > w->left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
 }
 
@@ -361,6 +364,7 @@ void worker_run(const struct worker_setup *setup)
 	    .n_outputs = setup->cf->n_outputs,
 	    .stage = setup->channel == -1 ? WORKER_SERVING : WORKER_AWAITING,
 	    .channel = -1,
+	    .link = {.fd = -1},
 	};
 	struct err err = {""};
 	char who[16];
@@ -378,12 +382,11 @@ void worker_run(const struct worker_setup *setup)
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	if (w.loop)
+		link_init(&w);
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
-	    open_inputs(&w, &err) != 0 || open_channel(&w, &err) != 0) {
-		link_say(&w, LINK_FATAL, err.text);
-		_exit(WORKER_EXIT_FATAL);
-	}
-	link_init(&w);
+	    open_inputs(&w, &err) != 0 || open_channel(&w, &err) != 0)
+		link_fatal(&w, err.text);
 	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
 	ev_prepare_init(&w.before_wait, before_wait);
 	w.before_wait.data = &w;

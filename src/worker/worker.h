@@ -5,6 +5,7 @@
 #ifndef WORKER_PRIVATE_H
 #define WORKER_PRIVATE_H
 
+#include <net_link.h>
 #include <sys/queue.h>
 #include <worker.h>
 
@@ -44,7 +45,8 @@ struct worker {
 	uint64_t tick_at_us; /* when it is set: then */
 
 	struct ev_prepare before_wait;
-	struct ev_io link, signals;
+	struct net_link link;
+	struct ev_io signals;
 	struct ev_timer deadline;
 	uint64_t deadline_at_us;
 	int channel; /* to whom we hand over; -1: nobody */
@@ -70,6 +72,7 @@ bool inputs_are_empty(const struct worker *w);
 void link_init(struct worker *w);
 void link_send(struct worker *w, const struct link_message *msg);
 void link_say(struct worker *w, enum link_type type, const char *text); /* … with only a text */
+_Noreturn void link_fatal(struct worker *w, const char *text); /* says why, and leaves */
 
 /* handover.c */
 /* Takes over what comes on `channel` (takes it), of the worker of `slot`. 0 or -errno. */
