@@ -76,7 +76,7 @@ static void ask_log(struct master *m, const char *arg, struct answer *a)
 		return;
 	}
 	log_set_level(level);
-	slots_tell_all(m, LINK_LOG, level);
+	slots_tell_all(m, LINK_LOG, level, "", "", -1);
 	monitor_child_tell(m, MONITOR_LOG, level, -1);
 	text_add(&a->text, "ok log level is %s", arg);
 }

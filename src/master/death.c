@@ -45,24 +45,25 @@ static uint64_t account_output(struct stats_page *page, const struct output *out
 	return lost;
 }
 
-void death_account(struct master *m, struct slot *s, struct text *t)
+void death_account(struct master *m, const struct worker_process *p, struct text *t)
 {
-	stats_adopt(s->now.page);
+	struct stats_page *page = p->page;
+	stats_adopt(page);
 	uint64_t in_hand = 0, queued = 0, connections = 0;
 	bool is_lines = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		connections += stats_input(s->now.page, m->inputs[i].index)->open_connections;
+		connections += stats_input(page, m->inputs[i].index)->open_connections;
 		is_lines &= !m->inputs[i].wants_items;
-		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->now.page);
+		in_hand += input_lost_at_death(&m->inputs[i], p->slot->number, page);
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
-		queued += account_output(s->now.page, &m->outputs[i]);
-	for (unsigned i = 0; i < stats_page_used(s->now.page, STATS_BACKEND); i++) /* those that were removed, too */
-		queued += account_backend(s->now.page, i);
-	struct stats_worker *w = stats_worker(s->now.page);
+		queued += account_output(page, &m->outputs[i]);
+	for (unsigned i = 0; i < stats_page_used(page, STATS_BACKEND); i++) /* those that were removed, too */
+		queued += account_backend(page, i);
+	struct stats_worker *w = stats_worker(page);
 	w->dense = w->memory_bytes = 0;
-	stats_touch(s->now.page, STATS_WORKER, 0);
-	stats_publish(s->now.page);
+	stats_touch(page, STATS_WORKER, 0);
+	stats_publish(page);
 	text_add(t, "; lost at most %llu %s (%llu read and not yet handed over, %llu queued or not acknowledged)",
 		 (unsigned long long)(in_hand + queued), is_lines ? "lines" : "records", (unsigned long long)in_hand,
 		 (unsigned long long)queued);

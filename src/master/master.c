@@ -34,7 +34,7 @@ static void reopen_files(struct master *m)
 	struct err err = {""};
 	if (log_file_fd() != -1) {
 		if (log_file_open(m->cf->log, &err) == 0) {
-			slots_tell_file(m, LINK_FILE_LOG, log_file_fd());
+			slots_tell_all(m, LINK_REOPEN, 0, "", "", log_file_fd());
 			monitor_child_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
 		} else {
 			log_error("%s", err.text);
@@ -43,7 +43,7 @@ static void reopen_files(struct master *m)
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		output_open_file(&m->outputs[i]);
 		if (m->outputs[i].file != -1)
-			slots_tell_file(m, m->outputs[i].index, m->outputs[i].file);
+			slots_tell_all(m, LINK_REOPEN, 0, m->outputs[i].cf->name, "", m->outputs[i].file);
 	}
 }
 
@@ -146,8 +146,8 @@ static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int ev
 	}
 	for (unsigned i = 0; i < m->n_slots; i++)
 		if (!m->slots[i].was_ready)
-			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].now.why[0] ? ": " : "",
-				  m->slots[i].now.why);
+			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].now->why[0] ? ": " : "",
+				  m->slots[i].now->why);
 	master_stop(m, MASTER_EXIT_ERROR);
 }
 
@@ -163,32 +163,66 @@ static void drain(struct master *m, uint64_t deadline_us)
 	if (!m->is_draining)
 		account_drain(m);
 	m->is_draining = true;
-	m->drain_at_us = 0;
 	set_deadline(m, (double)(deadline_us + MASTER_LATE_US) / 1e6);
 	slots_drain(m, deadline_us);
 }
 
 void master_drain(struct master *m, uint64_t deadline_us)
 {
-	if ((m->is_draining || m->drain_at_us) && deadline_us > 0)
+	if (m->is_draining && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
 	reload_abort(m);
 	upgrade_abort(m);
 	if (!m->is_draining)
 		notify_stopping(m);
-	if (deadline_us > 0 && m->has_started && slots_are_rolling(m))
-		m->drain_at_us = clock_us() + deadline_us;
-	else
-		drain(m, deadline_us);
+	drain(m, deadline_us);
 }
 
-void master_look_at_drain(struct master *m)
+void master_look(struct master *m)
 {
-	uint64_t now_us = clock_us();
-	if (m->drain_at_us && (!slots_are_rolling(m) || now_us >= m->drain_at_us))
-		drain(m, m->drain_at_us > now_us ? m->drain_at_us - now_us : 0);
+	reload_look(m);
+	slots_look(m);
 }
+
+/* -- what the inputs do for a slot --------------------------------------------------------------------------------- */
+
+void inputs_died(struct master *m, unsigned slot, bool is_last)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		input_died(&m->inputs[i], slot, is_last, m->page);
+	stats_publish(m->page);
+}
+
+void inputs_renew(struct master *m, unsigned slot)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		input_renew(&m->inputs[i], slot, m->page);
+}
+
+void inputs_prepare_successor(struct master *m, unsigned slot)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (m->inputs[i].type->prepare_successor)
+			m->inputs[i].type->prepare_successor(&m->inputs[i], slot);
+}
+
+bool inputs_are_stale(const struct master *m, unsigned slot)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], slot))
+			return true;
+	return false;
+}
+
+void inputs_exclude(struct master *m, const char *brokers)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (m->inputs[i].type->exclude)
+			m->inputs[i].type->exclude(&m->inputs[i], brokers);
+}
+
+/* -- the start and the end of serving ------------------------------------------------------------------------------ */
 
 static void end_when_done(struct master *m);
 
@@ -201,10 +235,6 @@ void master_ready(struct master *m)
 			return;
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
-	if (m->holds) {
-		upgrade_ready(m);
-		return;
-	}
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
 	notify_ready(m);
 	daemon_ready(m);
@@ -223,10 +253,10 @@ static void end_when_done(struct master *m)
 	master_drain(m, m->cf->drain_timeout);
 }
 
-void master_input_done(struct master *m, unsigned index)
+void master_input_done(struct master *m, const char *name)
 {
 	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].index == index)
+		if (strcmp(m->inputs[i].cf->name, name) == 0)
 			m->inputs[i].is_done = true;
 	end_when_done(m);
 }
@@ -238,9 +268,8 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
-	if (m->has_started && !m->is_draining && !m->drain_at_us)
+	if (m->has_started && !m->is_draining)
 		slots_renew_stale(m);
-	master_look_at_drain(m);
 	account_second(m);
 	table_second(m);
 }
@@ -347,9 +376,6 @@ static void stop(struct master *m)
 	monitor_child_close(m);
 	slots_fini(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			m->inputs[i].endpoints[k].is_retired |= !m->owns_paths;
-	for (size_t i = 0; i < m->n_inputs; i++)
 		input_fini(&m->inputs[i]);
 	for (size_t i = 0; i < m->n_outputs; i++)
 		output_fini(&m->outputs[i]);
@@ -377,7 +403,6 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	bool is_parent = false;
 	*cf = NULL;
 	m.argv = argv;
-	m.owns_paths = true;
 	m.control_fd = -1;
 	m.n_slots_wanted = m.n_slots;
 	m.http_fd = -1;
@@ -396,7 +421,7 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	table_last(&m);
 	int exit_code = m.exit_code;
 	for (unsigned i = 0; i < m.n_slots; i++)
-		kept_count(&m.slots[i]);
+		roll_count_untaken(&m.slots[i]);
 	if (m.has_started)
 		account_last(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)

@@ -18,37 +18,42 @@
 
 struct control;
 struct reload;
-struct upgrade;
 
 /* A worker that has not left so long after its own deadline is killed. */
 enum { MASTER_LATE_US = 700000 };
 
-/* A worker: one process of a slot. */
+/* A worker: one process of a slot, which counts in one of its two pages. */
 struct worker_process {
 	struct slot *slot;
 	struct child child;
+	unsigned which; /* of the slot's pages */
 	struct stats_page *page;
 	uint64_t generation; /* of the configuration that it has, or had */
 	uint64_t marking;    /* of its page: world_mark_page */
-	bool is_leaving;     /* it was asked to make place … */
-	bool was_told;	     /* … since somebody sent it a TERM */
-	bool has_left;	     /* it reads nothing more */
-	uint64_t unread_packets;
-	char why[256]; /* it could not start */
+	bool is_ready;	     /* it said so */
+	bool is_leaving;     /* it was told to hand over and leave */
+	bool has_left;	     /* … and has handed over: it only waits for what is in flight */
+	uint64_t kill_at_us; /* it has had its time then; 0: it has no limit */
+	char why[256];	     /* it could not start */
 };
 
-/* A place for a worker: its own sockets, counters and past. */
+/* A place for a worker: its own sockets, counters and past. See roll.c for how one process follows another. */
 struct slot {
 	struct master *m;
 	unsigned number;
-	struct restart restart;
-	struct worker_process now;
-	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
-	struct net_messages kept; /* what its last worker gave back, for the next */
-	bool is_ending;	      /* nobody comes after its worker */
-	bool is_rolling;      /* its worker makes place and is not gone, or the successor is not ready yet */
+	struct restart restart; /* of `now` */
+	struct worker_process processes[STATS_SLOT_PAGES];
+	struct worker_process *now;  /* serves, or is to */
+	struct worker_process *next; /* starts or takes over, while `now` serves or leaves; NULL: nobody */
+	int giving, taking;	     /* the ends of the channel between two of them, as long as they are ours; -1 */
+	struct slot *taker;	     /* whose worker takes over, when this slot ends */
+	struct slot *lent_to;	     /* reads our sockets meanwhile; NULL: nobody */
+	uint64_t told_at_us;	     /* its worker was told to end: then another one takes over; 0 */
+	bool is_ending;		     /* nobody comes after its worker */
 	bool was_ready;
 };
+/* A signal for a worker may be one for all of us, which we hear of a moment later. */
+enum { SLOT_TOLD_US = 100000 };
 
 /* The monitor's place. */
 struct monitor_child {
@@ -73,13 +78,6 @@ struct master {
 	bool reload_failed;	      /* the last one */
 	char **argv;		      /* with which we were started, and a successor will be */
 	struct upgrade *upgrade;      /* a successor is there; NULL: none */
-	bool holds;		      /* a predecessor still serves: our workers wait */
-	bool is_heir;		      /* … or still delivers what it holds */
-	bool owns_paths;	      /* socket files are ours to remove */
-	struct input *heritage;	      /* endpoints that a predecessor bound */
-	size_t n_heritage;
-	int control_fd; /* likewise; -1: none */
-	int http_fd; /* likewise */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
@@ -101,7 +99,6 @@ struct master {
 	const char *notify_path; /* systemd's socket; NULL: none */
 	unsigned notified_ready; /* workers */
 	struct ev_timer watchdog;
-	uint64_t drain_at_us; /* a drain waits for a successor, at most until then; 0: none does */
 	bool has_started, is_draining, has_left, is_done;
 	int exit_code;
 	uint64_t table_us; /* when the next one is due; 0: none was yet */
@@ -110,25 +107,46 @@ struct master {
 /* slots.c: workers come and go */
 int slots_init(struct master *m, struct err *err);
 void slots_fini(struct master *m);
+void slot_init(struct master *m, unsigned number);
+void slot_publish(struct slot *s);
 /* Does what each slot's restart policy asks for, and sets the timer for the next time. */
 void slots_look(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
-void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
-/* LINK_REOPEN with a copy of fd. */
-void slots_tell_file(struct master *m, unsigned which, int fd);
-/* Ends one worker whose device has come back as another one. */
-void slots_renew_stale(struct master *m);
-/* A worker makes place, and what it was given to read and has handed over waits for its successor. */
-bool slots_are_rolling(const struct master *m);
 bool slots_are_gone(const struct master *m);
-/* Asks the worker to make place; for its successor, or with `ends` for nobody. */
-void slots_leave(struct slot *s, bool ends);
-void slot_init(struct master *m, unsigned number);
-/* One message to its worker, as child_send. */
-int slot_send(struct slot *s, const void *msg, size_t len, int fd);
-/* A worker that serves. NULL: none. */
-struct slot *slots_serving(struct master *m);
+/* One message to one worker, or to all; a copy of fd (-1: none). */
+void worker_send(struct worker_process *p, const struct link_message *msg, int fd);
+void worker_tell(struct worker_process *p, enum link_type type, uint64_t value, const char *name, const char *text, int fd);
+void slots_tell_all(struct master *m, enum link_type type, uint64_t value, const char *name, const char *text, int fd);
+/* 0 or -errno, which is logged. */
+int worker_start(struct worker_process *p);
+/* A slot whose worker serves, other than `but`. NULL: none. */
+struct slot *slots_serving(struct master *m, const struct slot *but);
+
+/* roll.c: one worker follows another */
+bool roll_can_begin(const struct slot *s);
+/* 0 or -errno: nothing has changed. */
+int roll_begin(struct slot *s);
+/* The slot ends: a sibling takes over. */
+int roll_end(struct slot *s);
+/* What a worker said, or that it has ended; roll_exited says false when its slot has nobody now. */
+void roll_ready(struct slot *s);
+void roll_left(struct worker_process *p);
+void roll_taken(struct slot *s, const struct worker_process *by);
+bool roll_exited(struct worker_process *p);
+/* The program ends: a successor that is not ready yet is not needed. */
+void roll_stop(struct slot *s);
+/* Nobody takes over any more what waits in the slot's channel: counted in the page of its last process. */
+void roll_count_untaken(struct slot *s);
+void roll_close(struct slot *s);
+bool slots_are_rolling(const struct master *m);
+/* Another worker for a slot whose device has come back as another one. */
+void slots_renew_stale(struct master *m);
+
+/* lend.c: a sibling reads the sockets of a slot without a worker */
+void lend_begin(struct slot *s);
+void lend_end(struct slot *s);
+void lend_reader_gone(struct slot *s); /* of others */
 
 /* monitor_child.c: the monitor comes and goes */
 int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
@@ -136,12 +154,6 @@ void monitor_child_close(struct master *m);
 void monitor_child_leave(struct master *m); /* our successor has one of its own */
 void monitor_child_look(struct master *m); /* as slots_look */
 void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
-
-/* kept.c: what workers gave back and nobody has yet: connections, lines */
-/* All that `from` keeps goes to the worker of `to`. */
-void kept_give(struct slot *from, struct slot *to);
-/* Nobody will take it any more: counted in the page of the slot, which has no worker. */
-void kept_count(struct slot *s);
 
 /* world.c: what one configuration needs: inputs, outputs, their places in the counters */
 struct world {
@@ -172,35 +184,16 @@ void world_close_slot(struct master *m, unsigned slot);
 /* Names of all, in the directory. */
 void world_name(struct master *m);
 
-/* upgrade.c, upgrade_heir.c: our binary is replaced by a newer one */
-void upgrade_remember(const char *argv0); /* before the working directory changes */
-void upgrade_begin(struct master *m, uint64_t client); /* as reload_begin */
-/* A worker left, died, or became ready. */
-void upgrade_look(struct master *m);
-void upgrade_abort(struct master *m);
-void upgrade_fini(struct master *m);
-/* Workers leave, and nobody comes after them. */
-bool upgrade_is_leaving(const struct master *m);
-/* Takes what a predecessor has bound, when there is one. 0, or -errno with err. */
-int upgrade_inherit(struct master *m, struct err *err);
-/* Before upgrade_inherit: whether a predecessor started us. */
-bool upgrade_has_predecessor(void);
-/* The world is made: what was not wanted of it is closed. */
-void upgrade_settle(struct master *m);
-/* All workers of ours are ready. */
-void upgrade_ready(struct master *m);
-
 /* reload.c */
 /* `client`: who waits for the answer (control_answer); 0: nobody. */
 void reload_begin(struct master *m, uint64_t client);
-/* A worker became ready, left, died, applied. */
+/* A worker became ready, handed over, or died. */
 void reload_look(struct master *m);
-void reload_applied(struct slot *s, uint64_t generation);
-void reload_failed_worker(struct slot *s);
+void reload_failed_worker(struct slot *s, const char *why);
 void reload_abort(struct master *m); /* the program ends */
 
 /* death.c: takes the dead worker's page over and counts what it had in memory. Adds a clause for people to `t`. */
-void death_account(struct master *m, struct slot *s, struct text *t);
+void death_account(struct master *m, const struct worker_process *p, struct text *t);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
  * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
@@ -255,11 +248,17 @@ int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
 void master_ready(struct master *m);
-void master_input_done(struct master *m, unsigned index);
+void master_input_done(struct master *m, const char *name);
+/* A worker became ready, handed over, took over or ended: does what waits for that. */
+void master_look(struct master *m);
+/* What the inputs do when something happens to a slot. */
+void inputs_died(struct master *m, unsigned slot, bool is_last);
+void inputs_renew(struct master *m, unsigned slot);
+void inputs_prepare_successor(struct master *m, unsigned slot);
+bool inputs_are_stale(const struct master *m, unsigned slot);
+void inputs_exclude(struct master *m, const char *brokers);
 unsigned master_workers(const struct conf *cf); /* as many as the configuration means */
 void master_drain(struct master *m, uint64_t deadline_us);
-/* When a drain waited for a worker that makes place: whether it can begin. */
-void master_look_at_drain(struct master *m);
 void master_stop(struct master *m, int exit_code);
 
 #endif

@@ -16,7 +16,6 @@ enum { LOG_LINES = 20, ANSWER_BYTES = 60000, CHECK_LIMIT_US = 60 * 1000 * 1000, 
 
 static void reload_free(struct reload *r)
 {
-	ev_timer_stop(r->m->loop, &r->patience);
 	world_give_up(r->m, &r->world);
 	if (r->has_moved)
 		world_close(r->m, &r->gone);
@@ -132,15 +131,19 @@ void reload_abort(struct master *m)
 		reload_give_up(r, "millrace ends; the reload is given up.", NULL);
 }
 
-/* The class that covers it all. Workers that an earlier reload did not reach are rolled now. */
+/* The class that covers it all. Only what the master itself has can change at once. Workers that an earlier reload did not
+ * reach are rolled now. */
 static enum conf_reload class_of(const struct reload *r)
 {
 	const struct master *m = r->m;
 	enum conf_reload class = r->diff.reload;
+	for (size_t i = 0; i < r->diff.n; i++)
+		if (r->diff.changes[i].place != CONF_PLACE_TOP)
+			class = MAX(class, CONF_RELOAD_RESPAWN);
 	if (master_workers(r->cf) != m->n_slots_wanted)
 		class = MAX(class, CONF_RELOAD_RESPAWN);
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].now.generation < m->generation || m->slots[i].restart.state == RESTART_FAILED)
+		if (m->slots[i].now->generation < m->generation || m->slots[i].restart.state == RESTART_FAILED)
 			class = MAX(class, CONF_RELOAD_RESPAWN);
 	return class;
 }
@@ -186,7 +189,7 @@ static void checked(struct try *check, int status)
 	else if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_LIVE, &err) != 0)
 		reload_give_up(r, err.text, NULL);
 	else if (r->class == CONF_RELOAD_LIVE)
-		reload_apply_live(r);
+		reload_apply_at_once(r);
 	else
 		reload_apply_rolling(r);
 }
@@ -215,8 +218,6 @@ static const char *cannot(const struct master *m)
 {
 	if (m->is_draining || !m->has_started)
 		return m->is_draining ? "millrace is draining." : "millrace has not started yet; try again.";
-	if (m->upgrade || m->is_heir)
-		return "an upgrade is under way; try again.";
 	if (!m->args)
 		return "fastcapa cannot be reloaded; restart it.";
 	return m->args->path ? NULL : "There is no configuration file: millrace was started with flags only; restart it.";
@@ -259,8 +260,6 @@ void reload_begin(struct master *m, uint64_t client)
 	notify_reloading(m);
 	r->m = m;
 	r->client = client;
-	ev_timer_init(&r->patience, reload_patience_over, 0, 0);
-	r->patience.data = r;
 	m->reload = r;
 	stats_master(m->page)->reloading = 1;
 	stats_touch(m->page, STATS_MASTER, 0);

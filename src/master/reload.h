@@ -17,7 +17,7 @@
 
 #include "master.h"
 
-enum reload_stage { RELOAD_CHECKING, RELOAD_APPLYING, RELOAD_ROLLING };
+enum reload_stage { RELOAD_CHECKING, RELOAD_ROLLING };
 
 struct reload {
 	struct master *m;
@@ -31,7 +31,6 @@ struct reload {
 	struct world world, gone;
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
 	struct try check;
-	struct ev_timer patience;
 	char failure[300]; /* of a worker */
 };
 
@@ -45,7 +44,7 @@ void reload_refusals(const struct reload *r, struct text *why);
 
 /* reload_apply.c */
 void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int events);
-void reload_apply_live(struct reload *r);
+void reload_apply_at_once(struct reload *r);
 void reload_apply_rolling(struct reload *r);
 
 #endif

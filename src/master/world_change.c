@@ -58,10 +58,9 @@ static void retire_renamed(struct master *m, enum stats_scope scope, unsigned in
 
 static void end_output(struct master *m, unsigned index, bool is_taken)
 {
-	struct link_message msg = {.type = LINK_OUTPUT_ENDS, .input = index};
+	if (m->slots) /* none yet: a start that fails */
+		slots_tell_all(m, LINK_GONE, LINK_GONE_OUTPUT, stats_entry(m->stats, STATS_OUTPUT, index)->name, "", -1);
 	retire_renamed(m, STATS_OUTPUT, index, is_taken);
-	for (unsigned i = 0; m->slots && i < m->n_slots; i++) /* none yet: a start that fails */
-		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
 }
 
 static void retire_outputs(struct master *m, const struct output *outputs, size_t n, const struct output *next,
@@ -130,14 +129,6 @@ void world_give_up(struct master *m, struct world *w)
 	*w = (struct world){0};
 }
 
-/* Workers of the old world are told which of their endpoints end with them. */
-static void announce(struct master *m, const struct input *in, uint64_t endpoint)
-{
-	struct link_message msg = {.type = LINK_END, .input = in->index, .value = endpoint};
-	for (unsigned i = 0; i < m->n_slots; i++)
-		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
-}
-
 /* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
 static const struct input *renamed_to(const struct master *m, const struct input *in)
 {
@@ -156,11 +147,10 @@ static const struct input *renamed_to(const struct master *m, const struct input
 static void announce_end(struct master *m, const struct input *in)
 {
 	const struct input *to = renamed_to(m, in);
-	struct link_message msg = {.type = LINK_RENAMED, .input = in->index, .value = to ? to->index : 0};
-	for (unsigned i = 0; to && i < m->n_slots; i++)
-		slot_send(&m->slots[i], &msg, sizeof(msg), -1);
-	if (!to)
-		announce(m, in, LINK_WHOLE);
+	if (to)
+		slots_tell_all(m, LINK_GONE, LINK_GONE_NAME, in->cf->name, to->cf->name, -1);
+	else
+		slots_tell_all(m, LINK_GONE, LINK_GONE_INPUT, in->cf->name, "", -1);
 }
 
 static void retire_inputs(struct master *m, struct input *inputs, size_t n)
@@ -178,7 +168,7 @@ static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 			struct endpoint *ep = &in->endpoints[k];
 			if (ep->is_moved)
 				continue;
-			announce(m, in, k);
+			slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, in->cf->name, ep->name, -1);
 			if (in->type->retire)
 				in->type->retire(in, ep);
 			ep->is_retired = true;
