@@ -69,6 +69,7 @@ struct worker_setup {
 	const struct conf_args *args; /* with which the bytes of a reload are read */
 	unsigned slot, n_slots;
 	struct stats *stats;
+	struct registry *registry;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	bool holds;		/* say READY, but read nothing before LINK_GO */

@@ -239,7 +239,7 @@ static void stop_listening(struct control *control)
 		return;
 	ev_io_stop(control->m->loop, &control->io);
 	close(control->fd);
-	if (control->m->owns_paths)
+	if (control->m->owns_control)
 		unlink(control->path);
 	free(control->path);
 	control->path = NULL;

@@ -68,8 +68,7 @@ static _Noreturn void become_monitor(struct keeper *k, int link)
 	    .http_port = k->http_port,
 	    .master_pid = getppid(),
 	};
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_leave_alone(&m->inputs[i]);
+	registry_leave_alone(&m->registry);
 	monitor_run(&setup);
 }
 
@@ -179,10 +178,10 @@ static int listen_http(struct keeper *k, struct err *err)
 	int r = conf_http_address(k->m->cf, &host, &port, &may_lack);
 	if (r == -ENOENT)
 		return 0;
-	if (r == 0)
-		r = net_address_listen(&a, "http", host, port, err);
-	else
+	if (r != 0)
 		err_set(err, r, "Cannot listen for HTTP: no memory.");
+	else if (net_addresses_listen(&a, 1, "http", host, port, err) < 0)
+		r = -EINVAL;
 	free(host);
 	if (r == 0)
 		r = k->http_fd = k->m->http_fd != -1 ? k->m->http_fd : net_tcp_listen(&a, err);

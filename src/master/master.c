@@ -237,8 +237,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 {
 	(void)loop, (void)events;
 	struct master *m = timer->data;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_kernel_drops(&m->inputs[i], m->page);
+	registry_count(&m->registry);
 	stats_publish(m->page);
 	if (m->has_started && !m->is_draining && !m->drain_at_us)
 		slots_renew_stale(m);
@@ -279,7 +278,10 @@ static int make_shared(struct master *m, struct err *err)
 	if (!m->stats)
 		return -ENOMEM;
 	m->page = stats_master_page(m->stats);
-	int r = world_outputs(m, cf, &w, err);
+	registry_init(&m->registry, m->stats);
+	int r = upgrade_inherit(m, err);
+	if (r == 0)
+		r = world_outputs(m, cf, &w, err);
 	if (r == 0)
 		r = world_inputs(m, cf, &w, err);
 	if (r == 0)
@@ -317,10 +319,7 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	r = upgrade_inherit(m, err);
-	if (r == 0)
-		r = make_shared(m, err);
-	upgrade_settle(m);
+	r = make_shared(m, err);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
@@ -347,11 +346,10 @@ static void stop(struct master *m)
 	control_close(m);
 	keeper_close(m);
 	slots_fini(m);
+	if (m->stats)
+		registry_close(&m->registry);
 	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			m->inputs[i].endpoints[k].is_retired |= !m->owns_paths;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_fini(&m->inputs[i]);
+		input_free(&m->inputs[i], false);
 	for (size_t i = 0; i < m->n_outputs; i++)
 		output_fini(&m->outputs[i]);
 	free(m->inputs);
@@ -378,7 +376,7 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	bool is_parent = false;
 	*cf = NULL;
 	m.argv = argv;
-	m.owns_paths = true;
+	m.owns_control = true;
 	m.control_fd = -1;
 	m.n_slots_wanted = m.n_slots;
 	m.http_fd = -1;

@@ -6,6 +6,7 @@
 #define MASTER_PRIVATE_H
 
 #include "life.h"
+#include <endpoint.h>
 #include <input.h>
 #include <master.h>
 #include <monitor.h>
@@ -80,15 +81,14 @@ struct master {
 	struct upgrade *upgrade;      /* a successor is there; NULL: none */
 	bool holds;		      /* a predecessor still serves: our workers wait */
 	bool is_heir;		      /* … or still delivers what it holds */
-	bool owns_paths;	      /* socket files are ours to remove */
-	struct input *heritage;	      /* endpoints that a predecessor bound */
-	size_t n_heritage;
-	int control_fd; /* likewise; -1: none */
-	int http_fd; /* likewise */
+	bool owns_control;	      /* its socket file is ours to remove */
+	int control_fd; /* of a predecessor; -1: none */
+	int http_fd;    /* likewise */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
 	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct registry registry; /* owns what inputs read */
 	struct input *inputs;
 	struct output *outputs;
 	struct slot *slots;
@@ -170,18 +170,19 @@ int world_outputs(struct master *m, const struct conf *cf, struct world *w, stru
 int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err);
 /* What its workers share is that of an output in effect. */
 bool world_shares(const struct master *m, const struct output *out);
-/* Inputs of cf; endpoints that stay are moved, others are bound. */
+/* Whose an endpoint of this input is. */
+struct endpoint_user world_user(const struct input *in);
+/* Inputs of cf, with references to their endpoints. */
 int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
 /* Undoes all of that. */
 void world_give_up(struct master *m, struct world *w);
-/* w becomes what `m` has. Endpoints that nobody has any more are returned in *gone (as inputs with only these). */
+/* w becomes what `m` has. Endpoints that nobody refers to any more are retired; *gone is what the workers have that do not
+ * know yet. */
 void world_enter(struct master *m, struct world *w, struct world *gone);
-/* Closes them. */
+/* They have made place: closes and frees it. */
 void world_close(struct master *m, struct world *gone);
 /* The page of a slot without tenant: who feeds whom from now on. */
 void world_mark_page(struct master *m, struct stats_page *page);
-/* The slot is gone for good: closes its own sockets. */
-void world_close_slot(struct master *m, unsigned slot);
 /* Names of all, in the directory. */
 void world_name(struct master *m);
 
@@ -198,8 +199,6 @@ bool upgrade_is_leaving(const struct master *m);
 int upgrade_inherit(struct master *m, struct err *err);
 /* Before upgrade_inherit: whether a predecessor started us. */
 bool upgrade_has_predecessor(void);
-/* The world is made: what was not wanted of it is closed. */
-void upgrade_settle(struct master *m);
 /* All workers of ours are ready. */
 void upgrade_ready(struct master *m);
 

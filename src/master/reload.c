@@ -166,8 +166,7 @@ static enum conf_reload class_of(const struct reload *r)
 /* A copy of a ring's mapping would keep the ring in its group. */
 static void close_others(struct master *m, int mine)
 {
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_leave_alone(&m->inputs[i]);
+	registry_leave_alone(&m->registry);
 	proc_close_others(&mine, 1);
 }
 

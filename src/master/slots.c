@@ -69,13 +69,13 @@ static void lend(struct slot *s)
 		return;
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const struct endpoint *ep = &m->inputs[i].endpoints[k];
+			const struct endpoint *ep = m->inputs[i].endpoints[k];
 			struct link_message msg = {
 			    .type = LINK_ADOPT, .slot = s->number, .input = m->inputs[i].index};
 			if (ep->n_fds == 1 || s->number >= ep->n_fds ||
-			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
+			    ep->ops->is_device) /* all workers read it anyway, or nobody else can */
 				continue;
-			if (post_send(to, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
+			if (post_send(to, &msg, sizeof msg, endpoint_fd(ep, s->number)) != 0)
 				return;
 		}
 	s->lent_to = to;
@@ -126,9 +126,7 @@ static void became_ready(struct slot *s)
 static uint64_t inputs_died(struct slot *s, bool for_good)
 {
 	struct master *m = s->m;
-	uint64_t unread = 0;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		unread += input_died(&m->inputs[i], s->number, m->is_draining || for_good, m->page);
+	uint64_t unread = registry_died(&m->registry, s->number, m->is_draining || for_good);
 	stats_publish(m->page);
 	return unread;
 }
@@ -156,9 +154,8 @@ static void hear(struct slot *s, const struct link_message *msg)
 		s->unread_packets = inputs_died(s, s->is_ending || upgrade_is_leaving(m));
 		upgrade_look(m);
 	}
-	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
-		if (m->inputs[i].type->exclude)
-			m->inputs[i].type->exclude(&m->inputs[i], msg->text);
+	if (msg->type == LINK_PEERS)
+		registry_exclude(&m->registry, msg->text);
 }
 
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
@@ -191,8 +188,7 @@ static void start(struct slot *s)
 		life_died(&s->life, clock_us(), false);
 		return;
 	}
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_renew(&m->inputs[i], s->number, m->page);
+	registry_renew(&m->registry, s->number);
 	if (s->marking != m->marking)
 		world_mark_page(m, s->page);
 	s->marking = m->marking;
@@ -206,6 +202,7 @@ static void start(struct slot *s)
 		    .slot = s->number,
 		    .n_slots = m->n_slots_wanted,
 		    .stats = m->stats,
+		    .registry = &m->registry,
 		    .inputs = m->inputs,
 		    .outputs = m->outputs,
 		    .holds = m->holds,
@@ -330,9 +327,8 @@ void slots_leave(struct slot *s, bool ends)
 	struct master *m = s->m;
 	struct link_message msg = {.type = LINK_LEAVE, .slot = s->number, .value = m->cf->drain_timeout};
 	uint64_t now_us = clock_us();
-	for (size_t i = 0; !ends && !upgrade_is_leaving(m) && i < m->n_inputs; i++)
-		if (m->inputs[i].type->prepare_successor)
-			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
+	if (!ends && !upgrade_is_leaving(m))
+		registry_prepare_successor(&m->registry, s->number);
 	if (ends)
 		snprintf(msg.text, sizeof msg.text, "ends");
 	s->is_leaving = s->is_rolling = true;
@@ -409,9 +405,8 @@ void slots_renew_stale(struct master *m)
 	for (unsigned k = m->n_slots; k-- > 0;) {
 		if (m->slots[k].life.state != LIFE_READY)
 			return;
-		for (size_t i = 0; i < m->n_inputs; i++)
-			if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], k))
-				stale = &m->slots[k];
+		if (registry_is_stale(&m->registry, k))
+			stale = &m->slots[k];
 	}
 	if (stale && !m->is_draining)
 		slots_leave(stale, false); /* the next one gets a new handle */

@@ -74,28 +74,36 @@ static void put_word(struct upgrade *u, enum upgrade_type type, int fd)
 	free(msg);
 }
 
+/* Of a capture only the group of its rings: it gets new ones. */
+static int put_endpoint(void *arg, const struct endpoint_state *state)
+{
+	struct upgrade_message *msg = calloc(1, sizeof *msg);
+	BUG_ON(!msg);
+	bool has_group = state->group != -1;
+	for (unsigned k = 0; k < (has_group ? 1 : state->n_fds); k++) {
+		*msg = (struct upgrade_message){.version = UPGRADE_VERSION,
+						.type = UPGRADE_ENDPOINT,
+						.number = k,
+						.n = has_group ? 0 : state->n_fds,
+						.group = state->group,
+						.address = state->address,
+						.path_device = state->path_device,
+						.path_inode = state->path_inode};
+		snprintf(msg->kind, sizeof msg->kind, "%s", state->type);
+		snprintf(msg->name, sizeof msg->name, "%s", state->name);
+		put(arg, msg, has_group ? -1 : state->fds[k]);
+	}
+	free(msg);
+	return 0;
+}
+
 static void put_endpoints(struct upgrade *u)
 {
 	struct master *m = u->m;
 	const char *path;
 	struct upgrade_message *msg = calloc(1, sizeof *msg);
 	BUG_ON(!msg);
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned e = 0; e < m->inputs[i].n_endpoints; e++) {
-			const struct endpoint *ep = &m->inputs[i].endpoints[e];
-			bool is_capture = m->inputs[i].type->is_packets;
-			for (unsigned k = 0; k < (is_capture ? 1 : ep->n_fds); k++) {
-				*msg = (struct upgrade_message){.version = UPGRADE_VERSION,
-								.type = UPGRADE_ENDPOINT,
-								.number = k,
-								.n = is_capture ? 1 : ep->n_fds,
-								.group = input_group(&m->inputs[i], ep),
-								.address = ep->address};
-				snprintf(msg->kind, sizeof msg->kind, "%s", m->inputs[i].type->name);
-				snprintf(msg->name, sizeof msg->name, "%s", ep->name);
-				put(u, msg, is_capture ? -1 : ep->fds[k]);
-			}
-		}
+	registry_export(&m->registry, put_endpoint, u);
 	int control = control_fd(m, &path);
 	if (control != -1) {
 		*msg = (struct upgrade_message){.version = UPGRADE_VERSION, .type = UPGRADE_CONTROL};
@@ -244,7 +252,8 @@ static void go(struct upgrade *u)
 	put_word(u, UPGRADE_GO, -1);
 	send_on(u);
 	u->stage = UPGRADE_GONE;
-	m->owns_paths = false;
+	registry_own(&m->registry, false);
+	m->owns_control = false;
 	ev_timer_stop(m->loop, &u->patience);
 	snprintf(text, sizeof text, "upgraded: process %d serves now", (int)u->pid);
 	log_info("upgrade: process %d serves now; this one delivers what it holds and ends", (int)u->pid);
@@ -314,7 +323,7 @@ static void heard(struct ev_loop *loop, struct ev_io *io, int events)
 static const char *cannot(const struct master *m)
 {
 	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].type->is_finite || input_is_dpdk(&m->inputs[i]))
+		if (m->inputs[i].type->is_fixed)
 			return "DPDK ports and files cannot be handed over; restart instead.";
 	return m->is_draining || !m->has_started ? "millrace is starting or ending."
 	       : m->reload			 ? "A reload is under way; try again when it is done."

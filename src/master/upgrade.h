@@ -41,6 +41,7 @@ struct upgrade_message {
 	char kind[16];	/* type of input ("udp"); of a connection too */
 	char name[264]; /* the endpoint's address; of a connection the input's name */
 	struct net_address address;
+	uint64_t path_device, path_inode;
 	char kept[LINE_MAX_BYTES + 1]; /* as much as there is */
 };
 #define UPGRADE_HEAD_BYTES offsetof(struct upgrade_message, kept)

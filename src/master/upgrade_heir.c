@@ -30,21 +30,26 @@ static struct heir heir = {.fd = -1};
 
 /* -- the start ------------------------------------------------------------------------------------------------------- */
 
+/* One descriptor of an endpoint; with the last it is whole. */
 static int take_endpoint(struct master *m, const struct upgrade_message *msg, int fd)
 {
-	if (msg->number == 0) { /* one input for each: they are only looked up */
-		struct input *grown = realloc(m->heritage, (m->n_heritage + 1) * sizeof *grown);
-		if (!grown)
-			return -ENOMEM;
-		m->heritage = grown;
-		if (input_inherit(&grown[m->n_heritage], msg->kind, 1) != 0)
-			return -ENOENT;
-		m->n_heritage++;
-	}
-	if (m->n_heritage == 0 || msg->n == 0 || msg->number >= msg->n)
+	static int fds[STATS_SLOTS_MAX];
+	const struct endpoint_state state = {
+	    .name = msg->name,
+	    .address = msg->address,
+	    .group = msg->group,
+	    .path_device = msg->path_device,
+	    .path_inode = msg->path_inode,
+	    .n_fds = msg->n,
+	    .fds = fds,
+	};
+	if (msg->n > STATS_SLOTS_MAX || (msg->n > 0 && (msg->number >= msg->n || fd == -1)))
 		return -EPROTO;
-	struct input *in = &m->heritage[m->n_heritage - 1];
-	return input_inherit_fd(in, msg->name, &msg->address, msg->number, msg->n, msg->group, fd);
+	if (msg->n > 0)
+		fds[msg->number] = fd;
+	if (msg->number + 1 < msg->n)
+		return 0;
+	return registry_adopt(&m->registry, input_endpoint_ops(msg->kind), &state);
 }
 
 /* Blocks: nothing else is to be done yet. */
@@ -101,29 +106,8 @@ int upgrade_inherit(struct master *m, struct err *err)
 	if (fcntl(heir.fd, F_SETFD, FD_CLOEXEC) == -1)
 		return err_set(err, -errno, "Cannot take over: %s has no socket in it.", UPGRADE_ENVIRONMENT);
 	m->holds = m->is_heir = true;
-	m->owns_paths = false;
+	m->owns_control = false;
 	return take_all(m, err);
-}
-
-void upgrade_settle(struct master *m)
-{
-	for (size_t i = 0; i < m->n_heritage; i++) {
-		struct input *in = &m->heritage[i];
-		for (unsigned k = 0; k < in->n_endpoints; k++)
-			if (!in->endpoints[k].is_moved && in->type->unbind) {
-				free(in->endpoints[k].fds); /* a capture: only its name came */
-				free(in->endpoints[k].blocks);
-			} else if (!in->endpoints[k].is_moved) {
-				log_warn("%s %s is not in the configuration any more: what waits there is lost",
-					 in->type->name, in->endpoints[k].name);
-				in->endpoints[k].is_retired = true;
-				input_close_endpoint(in, &in->endpoints[k]);
-			}
-		input_forget(in, true);
-	}
-	free(m->heritage);
-	m->heritage = NULL;
-	m->n_heritage = 0;
 }
 
 /* -- counters ------------------------------------------------------------------------------------------------------ */
@@ -201,13 +185,28 @@ static void take_lines(struct heir *h, const struct upgrade_message *msg, int fd
 	close(fd);
 }
 
+/* What nobody took of the predecessor's: its workers have left, so nobody reads it. */
+static void close_unwanted(struct master *m)
+{
+	const struct endpoint *ep;
+	registry_own(&m->registry, true);
+	TAILQ_FOREACH(ep, &m->registry.list, next)
+	{
+		if (ep->references == 0 && ep->n_fds > 0)
+			log_warn("%s %s is not in the configuration any more: what waits there is lost", ep->ops->name,
+				 ep->name);
+	}
+	registry_sweep(&m->registry);
+}
+
 static void go(struct heir *h, pid_t predecessor)
 {
 	struct master *m = h->m;
 	struct err err = {""};
 	h->has_gone = true;
 	m->holds = false;
-	m->owns_paths = true;
+	m->owns_control = true;
+	close_unwanted(m);
 	slots_tell_all(m, LINK_GO, 0);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		post_give_connections(&m->slots[i], &m->slots[i]);

@@ -60,7 +60,7 @@ static void end_of(struct worker *w, const struct link_message *m)
 		return;
 	in->is_removed |= m->value == LINK_WHOLE;
 	for (unsigned k = 0; k < in->n_endpoints; k++)
-		in->endpoints[k].ends |= m->value == k; /* of an input that ends, too, some may go on in another one */
+		in->endpoints[k]->ends |= m->value == k; /* of an input that ends, too, some may go on in another one */
 }
 
 static void rename_input(struct worker *w, const struct link_message *m)
