@@ -12,6 +12,7 @@
 #include <base.h>
 #include <batch.h>
 #include <conf.h>
+#include <handover.h>
 #include <stats.h>
 
 struct ev_loop;
@@ -146,6 +147,9 @@ bool shards_fill(struct shards *s, const struct conf_output *cf);
 struct shards *shards_open(int fd);
 /* Made and filled, without a descriptor. NULL when memory is short. */
 struct shards *shards_new(const struct conf_output *cf);
+/* As it lies in memory; and a map that another process has filled in the same way. False: it is of another shape. */
+size_t shards_size(const struct shards *s);
+bool shards_fill_from(struct shards *s, const void *bytes, size_t len);
 void shards_free(struct shards *s);
 static inline uint32_t *shards_blocks(struct shards *s)
 {

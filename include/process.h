@@ -53,6 +53,10 @@ struct try {
 	struct ev_timer deadline;
 	int fd;
 	bool is_late; /* it was killed since it took too long */
+	/* Set before try_start, else zero: */
+	bool takes_output; /* what is written to 1 and 2 comes back, too: by a program that the function executes */
+	int keep[4];	   /* descriptors that stay open */
+	unsigned n_keep;
 	struct text said;
 	void (*on_end)(struct try *t, int status);
 	void *owner;

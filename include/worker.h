@@ -61,6 +61,7 @@ struct worker_setup {
 	const struct conf *cf;
 	unsigned slot, n_slots;
 	struct stats *stats;
+	struct registry *registry;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	int channel; /* what a predecessor hands over comes here: read nothing before its end; -1: there is none */

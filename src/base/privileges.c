@@ -60,6 +60,37 @@ int privileges_keep(uint64_t capabilities, struct err *err)
 	return r == 0 ? 0 : err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
 }
 
+static void set_ambient(cap_value_t cap, bool is_set)
+{
+	cap_t caps = cap_get_proc();
+	if (caps && cap_set_flag(caps, CAP_INHERITABLE, 1, &cap, is_set ? CAP_SET : CAP_CLEAR) == 0 &&
+	    cap_set_proc(caps) == 0)
+		cap_set_ambient(cap, is_set ? CAP_SET : CAP_CLEAR);
+	cap_free(caps);
+}
+
+uint64_t privileges_over_exec(void)
+{
+	uint64_t before = 0;
+	cap_t caps = geteuid() == 0 ? NULL : cap_get_proc();
+	for (cap_value_t cap = 0; caps && cap < cap_max_bits(); cap++) {
+		cap_flag_value_t is_permitted = CAP_CLEAR;
+		if (cap_get_ambient(cap) == CAP_SET)
+			before |= CAPABILITY(cap);
+		else if (cap_get_flag(caps, cap, CAP_PERMITTED, &is_permitted) == 0 && is_permitted == CAP_SET)
+			set_ambient(cap, true);
+	}
+	cap_free(caps);
+	return before;
+}
+
+void privileges_after_exec_failed(uint64_t ambient)
+{
+	for (cap_value_t cap = 0; geteuid() != 0 && cap < cap_max_bits(); cap++)
+		if (!(ambient & CAPABILITY(cap)) && cap_get_ambient(cap) == CAP_SET)
+			set_ambient(cap, false);
+}
+
 bool privileges_may_reach(const char *path, int mode)
 {
 	uint64_t set = privileges_have();

@@ -12,10 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-static _Noreturn void child(try_function *f, void *arg, int fd)
+static _Noreturn void child(const struct try *t, try_function *f, void *arg, int fd)
 {
 	struct text said = {0};
-	proc_close_others(&fd, 1);
+	int keep[ARRAY_LEN(t->keep) + 1];
+	memcpy(keep, t->keep, sizeof(t->keep));
+	keep[t->n_keep] = fd;
+	proc_close_others(keep, t->n_keep + 1);
+	if (t->takes_output) {
+		dup2(fd, STDOUT_FILENO);
+		dup2(fd, STDERR_FILENO);
+	}
 	signal(SIGPIPE, SIG_IGN); /* nobody listens: it ends all the same */
 	int code = f(arg, &said);
 	for (size_t at = 0; at < said.len;) {
@@ -38,7 +45,7 @@ static int begin(struct try *t, try_function *f, void *arg)
 	fflush(NULL);
 	pid_t pid = process_fork(&t->process);
 	if (pid == 0)
-		child(f, arg, ends[1]);
+		child(t, f, arg, ends[1]);
 	close(ends[1]);
 	if (pid < 0) {
 		close(ends[0]);

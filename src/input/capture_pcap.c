@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The driver `pcap`: libpcap on a Linux interface, one ring for each worker in one fanout group. The master makes and
- * closes rings and reads their statistics (which resets them); a worker only reads its own. Rings are not lent: what
- * waits in the ring of a dead worker is counted, and the group gives its flows to the others at once.
+ * Captures by libpcap: a Linux interface, one ring for each worker in one fanout group. The master makes and closes rings
+ * and reads their statistics (which resets them); a worker only reads its own. Rings are not lent: what waits in the ring
+ * of a dead worker is counted, and the group gives its flows to the others at once.
  */
 #include "tap.h"
 
@@ -15,8 +15,9 @@ static const uint64_t shut_us = 30000;
 
 /* -- master ---------------------------------------------------------------------------------------------------- */
 
-static size_t tap_check(const struct conf_input *cf, const char *where, struct text *errors)
+static size_t tap_check(const struct conf_input *cf, const char *path, struct text *errors)
 {
+	char where[CAPTURE_WHERE_BYTES];
 	struct bpf_program program;
 	size_t n = 0;
 	pcap_t *p = cf->filter[0] ? pcap_open_dead(DLT_EN10MB, (int)cf->snaplen) : NULL;
@@ -24,7 +25,8 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 		return 0;
 	if (pcap_compile(p, &program, cf->filter, 1, PCAP_NETMASK_UNKNOWN) == -1) {
 		char shown[200];
-		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n", where,
+		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n",
+			 capture_where(cf, path, where, sizeof where),
 			 text_escape(shown, sizeof shown, cf->filter, strlen(cf->filter)), pcap_geterr(p));
 		n = 1;
 	} else {
@@ -34,17 +36,17 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 	return n;
 }
 
-static void find_peers(const struct input *in, struct tap *tap)
+static void find_peers(const struct endpoint *ep, struct tap *tap)
 {
 	struct text unknown = {0};
-	if (!in->cf->exclude_own)
+	if (!ep->cf->exclude_own)
 		return;
-	tap_peers(in->conf, &tap->peers, &unknown);
+	tap_peers(ep->conf, &tap->peers, &unknown);
 	if (unknown.len)
 		log_warn("input \"%s\": exclude_own: the address of %s is not known yet; traffic to it is captured "
 			 "until the "
 			 "brokers tell theirs",
-			 in->cf->name, unknown.s);
+			 ep->cf->name, unknown.s);
 	text_free(&unknown);
 }
 
@@ -53,7 +55,7 @@ static int no_memory(struct err *err)
 	return err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
-static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_new(struct endpoint *ep, struct err *err)
 {
 	struct tap *tap = calloc(1, sizeof *tap);
 	if (!tap)
@@ -61,7 +63,7 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	ep->impl = tap;
 	tap->group = ep->group;
 	tap->is_heir = ep->group != -1;
-	tap->n_slots = in->n_slots;
+	tap->n_slots = ep->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
 	tap->rings = calloc(STATS_SLOTS_MAX, sizeof *tap->rings);
 	void *m = mmap(NULL, STATS_SLOTS_MAX * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
@@ -70,29 +72,28 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	return tap->rings && tap->taken ? 0 : no_memory(err);
 }
 
-static int tap_bind(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_bind(struct endpoint *ep, struct err *err)
 {
-	int r = tap_new(in, ep, err);
+	int r = tap_new(ep, err);
 	struct tap *tap = ep->impl;
 	if (r != 0)
 		return r;
-	find_peers(in, tap);
-	tap_look(tap, in, ep->name, NULL);
-	for (unsigned i = 0; r == 0 && i < in->n_slots; i++) {
-		r = ring_open(tap, in, ep->name, &tap->rings[i], err);
+	find_peers(ep, tap);
+	tap_look(tap, ep, ep->name, NULL);
+	for (unsigned i = 0; r == 0 && i < ep->n_slots; i++) {
+		r = ring_open(tap, ep, ep->name, &tap->rings[i], err);
 		ep->fds[i] = tap->rings[i].fd;
 		ep->n_fds = i + 1;
 	}
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (r == 0 && in->cf->offload_check)
-		tap_offload_check(in, ep->name);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (r == 0 && ep->cf->offload_check)
+		tap_offload_check(ep, ep->name);
 	return r;
 }
 
-static void tap_unbind(struct input *in, struct endpoint *ep)
+static void tap_unbind(struct endpoint *ep)
 {
 	struct tap *tap = ep->impl;
-	(void)in;
 	if (!tap)
 		return;
 	for (unsigned i = 0; tap->rings && i < tap->n_slots; i++)
@@ -109,10 +110,9 @@ static void tap_unbind(struct input *in, struct endpoint *ep)
 }
 
 /* Closing a descriptor is not enough: the mapping of a ring keeps it in the group, too. */
-static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *keep, size_t *n)
+static void tap_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
 	struct tap *tap = ep->impl;
-	(void)in;
 	for (unsigned i = 0; i < tap->n_slots; i++) {
 		if (i != slot && tap->rings[i].pcap)
 			pcap_close(tap->rings[i].pcap);
@@ -122,7 +122,7 @@ static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *
 	if (tap->next.pcap)
 		pcap_close(tap->next.pcap);
 	tap->next.pcap = NULL;
-	if (slot != INPUT_NO_SLOT)
+	if (slot != ENDPOINT_NO_SLOT)
 		keep[(*n)++] = tap->rings[slot].fd;
 }
 
@@ -136,7 +136,7 @@ static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, s
 	stats_touch(page, STATS_ENDPOINT, ep->blocks[slot]);
 }
 
-static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page)
+static uint64_t tap_died(struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
@@ -150,7 +150,7 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 	/* The last ring of the group: the next one joins before this one leaves, so that nothing falls between them. */
 	bool is_there = tap->is_any || (tap->ifindex && tap->ifindex == tap->rings[slot].ifindex);
 	if (!next.pcap && !is_last && is_there && tap_live(tap, tap->rings[slot].ifindex) == 1)
-		ring_open(tap, in, ep->name, &next, NULL);
+		ring_open(tap, ep, ep->name, &next, NULL);
 	uint64_t lost = ring_close(&tap->rings[slot], tap->taken[slot].packets, st);
 	st->dropped_dead_ring_packets += lost;
 	st->ring_packets = 0;
@@ -165,44 +165,43 @@ static int tap_group(const struct endpoint *ep)
 }
 
 /* In the group before the old ring leaves, so that nothing falls between them. */
-static void tap_prepare_successor(struct input *in, struct endpoint *ep, unsigned slot)
+static void tap_prepare_successor(struct endpoint *ep, unsigned slot)
 {
 	struct tap *tap = ep->impl;
 	struct err err = {""};
 	if (tap->next.pcap || !tap->rings[slot].pcap || (tap->ifindex == 0 && !tap->is_any))
 		return;
 	tap->next_slot = slot;
-	if (ring_open(tap, in, ep->name, &tap->next, &err) != 0)
+	if (ring_open(tap, ep, ep->name, &tap->next, &err) != 0)
 		log_error("%s", err.text);
 }
 
 /* Rings of new slots are made with their first tenant, and all get the present options with their next one. */
-static int tap_adjust(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_adjust(struct endpoint *ep, struct err *err)
 {
 	struct tap *tap = ep->impl;
-	if (!input_endpoint_room(ep, in->n_slots))
-		return no_memory(err);
-	for (; ep->n_fds < in->n_slots; ep->n_fds++) {
+	(void)err;
+	for (; ep->n_fds < ep->n_slots; ep->n_fds++) {
 		tap->rings[ep->n_fds] = (struct ring){.fd = -1};
 		ep->fds[ep->n_fds] = -1;
 	}
-	tap->n_slots = MAX(tap->n_slots, in->n_slots);
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (!in->cf->exclude_own)
+	tap->n_slots = MAX(tap->n_slots, ep->n_slots);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (!ep->cf->exclude_own)
 		text_free(&tap->peers);
 	else if (tap->peers.len == 0)
-		find_peers(in, tap);
+		find_peers(ep, tap);
 	return 0;
 }
 
-static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
+static void tap_renew(struct endpoint *ep, unsigned slot, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	struct ring r;
 	struct err err = {""};
 	if (tap->rings[slot].pcap || (tap->ifindex == 0 && !tap->is_any))
 		return;
-	int rc = ring_open(tap, in, ep->name, &r, &err);
+	int rc = ring_open(tap, ep, ep->name, &r, &err);
 	if (rc != 0 && rc != -ENODEV)
 		log_error("%s", err.text);
 	if (rc == 0)
@@ -210,19 +209,18 @@ static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, stru
 }
 
 /* An interface that was renamed, or in another namespace for a while, comes back with the index that it had. */
-static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsigned slot)
+static bool tap_is_stale(const struct endpoint *ep, unsigned slot)
 {
 	const struct tap *tap = ep->impl;
 	const struct ring *r = &tap->rings[slot];
-	(void)in;
 	return tap->ifindex != 0 && (!r->pcap || r->ifindex != tap->ifindex ||
 				     __atomic_load_n(&tap->taken[slot].has_ended, __ATOMIC_RELAXED));
 }
 
-static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *page)
+static void tap_count(struct endpoint *ep, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
-	tap_look(tap, in, ep->name, stats_endpoint(page, ep->blocks[0]));
+	tap_look(tap, ep, ep->name, stats_endpoint(page, ep->blocks[0]));
 	for (unsigned i = 0; i < ep->n_fds; i++) {
 		struct ring *r = &tap->rings[i];
 		struct stats_endpoint *st = stats_endpoint(page, ep->blocks[i]);
@@ -236,22 +234,27 @@ static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats
 	}
 }
 
-/* The master's word is for the rings that it makes from now on; a worker changes its own. */
+/* For the rings that are made from now on. */
+static void tap_set_peers(struct endpoint *ep, const char *peers)
+{
+	struct tap *tap = ep->impl;
+	text_free(&tap->peers);
+	text_add(&tap->peers, "%s", peers);
+}
+
+/* -- worker ---------------------------------------------------------------------------------------------------- */
+
 static void tap_exclude(struct input *in, struct endpoint *ep, const char *peers)
 {
 	struct tap *tap = ep->impl;
 	struct err err = {""};
-	text_free(&tap->peers);
-	text_add(&tap->peers, "%s", peers);
-	if (!in->loop || !tap->rings[in->slot].pcap)
+	if (!tap->rings[in->slot].pcap)
 		return;
-	if (ring_filter(&tap->rings[in->slot], in, peers, &err) != 0)
+	if (ring_filter(&tap->rings[in->slot], ep, peers, &err) != 0)
 		log_warn("%s", err.text);
 	else
 		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name, peers);
 }
-
-/* -- worker ---------------------------------------------------------------------------------------------------- */
 
 struct tap_source {
 	struct ring *ring;
@@ -331,8 +334,27 @@ static void tap_end(struct capture_source *cs)
 	free(ps);
 }
 
-const struct capture_driver capture_pcap = {
+static unsigned pcap_read(struct source *s, struct batch *b)
+{
+	return capture_read(s, b, tap_read);
+}
+
+static void pcap_drain(struct input *in)
+{
+	in->draining = true;
+	for (struct source *s = in->sources; s; s = s->next)
+		tap_drain((struct capture_source *)s);
+}
+
+static void pcap_end(struct source *s)
+{
+	tap_end((struct capture_source *)s);
+	source_free(s);
+}
+
+static const struct endpoint_ops endpoint_pcap = {
     .name = "pcap",
+    .is_device = true,
     .capabilities = CAPABILITY(CAP_NET_RAW),
     .check = tap_check,
     .bind = tap_bind,
@@ -344,12 +366,20 @@ const struct capture_driver capture_pcap = {
     .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
-    .kernel_drops = tap_kernel_drops,
+    .count = tap_count,
+    .exclude = tap_set_peers,
+};
+
+const struct input_type input_pcap = {
+    .name = "pcap",
+    .is_packets = true,
+    .is_paced = true,
+    .endpoint = &endpoint_pcap,
+    .open_endpoint = tap_open,
+    .drain = pcap_drain,
+    .read = pcap_read,
+    .end = pcap_end,
     .exclude = tap_exclude,
-    .open = tap_open,
-    .read = tap_read,
-    .drain = tap_drain,
-    .end = tap_end,
 };
 
 const char *input_pcap_version(void)

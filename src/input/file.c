@@ -24,7 +24,7 @@ struct one_file {
 	uint64_t time_ns; /* of its first packet; UINT64_MAX: not known */
 };
 
-/* Of one input. */
+/* Of one path of an input: a file, or a folder's. */
 struct files {
 	struct one_file *list;
 	size_t n, size;
@@ -35,7 +35,8 @@ struct files {
 
 struct file_source {
 	struct capture_source cs;
-	struct files *files;
+	struct files *files; /* that are read now */
+	unsigned endpoint;   /* … of this number */
 	int fd;            /* -1: the next one is still to be opened */
 	uint64_t skip;     /* packets of this file that a predecessor gave */
 	size_t begin, end; /* of the buffer: not used yet */
@@ -112,17 +113,11 @@ static int by_time(const void *a, const void *b)
 					: strcmp(x->path, y->path);
 }
 
-static struct files *files_of(const struct input *in)
+static int add_directory(const struct endpoint *ep, struct files *files)
 {
-	return in->endpoints[0].impl;
-}
-
-static int add_directory(const struct input *in, const char *path)
-{
-	struct files *files = files_of(in);
+	const char *path = ep->name;
 	DIR *d = opendir(path);
 	struct dirent *entry;
-	size_t first = files->n;
 	int r = d ? 0 : -errno;
 	while (r == 0 && (entry = readdir(d)) != NULL) {
 		struct stat st;
@@ -137,46 +132,38 @@ static int add_directory(const struct input *in, const char *path)
 	}
 	if (d)
 		closedir(d);
-	if (r == 0 && files->n == first)
-		log_warn("input \"%s\": there is no file in %s", in->cf->name, path);
-	if (files->n > first)
-		qsort(files->list + first, files->n - first, sizeof *files->list, by_time);
+	if (r == 0 && files->n == 0)
+		log_warn("input \"%s\": there is no file in %s", ep->cf->name, path);
+	if (files->n > 0)
+		qsort(files->list, files->n, sizeof *files->list, by_time);
 	return r;
 }
 
-static int files_new(struct input *in, struct err *err)
+static int file_bind(struct endpoint *ep, struct err *err)
 {
 	struct files *files = calloc(1, sizeof *files);
+	const char *path = ep->name;
+	struct stat st;
+	int r = 0;
 	void *m = mmap(NULL, sizeof *files->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (!files || m == MAP_FAILED) {
 		free(files);
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	}
 	files->progress = m;
-	in->endpoints[0].impl = files;
-	return 0;
-}
-
-static int file_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	const char *path = in->cf->path.items[ep - in->endpoints];
-	struct stat st;
-	int r = files_of(in) ? 0 : files_new(in, err);
-	if (r != 0)
-		return r;
+	ep->impl = files;
 	if (strcmp(path, "-") == 0)
-		r = add_file(files_of(in), path, 0);
+		r = add_file(files, path, 0);
 	else if (stat(path, &st) == -1 || access(path, R_OK) == -1)
 		r = -errno;
 	else
-		r = S_ISDIR(st.st_mode) ? add_directory(in, path) : add_file(files_of(in), path, 0);
-	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", in->cf->name, path, strerror(-r));
+		r = S_ISDIR(st.st_mode) ? add_directory(ep, files) : add_file(files, path, 0);
+	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", ep->cf->name, path, strerror(-r));
 }
 
-static void file_unbind(struct input *in, struct endpoint *ep)
+static void file_unbind(struct endpoint *ep)
 {
 	struct files *files = ep->impl;
-	(void)in;
 	if (!files)
 		return;
 	for (size_t i = 0; i < files->n; i++)
@@ -187,9 +174,9 @@ static void file_unbind(struct input *in, struct endpoint *ep)
 	ep->impl = NULL;
 }
 
-static void file_keep(struct input *in, unsigned slot, int *keep, size_t *n)
+static void file_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
-	(void)in, (void)slot, (void)keep, (void)n; /* worker 0 opens the files; standard input stays open by itself */
+	(void)ep, (void)slot, (void)keep, (void)n; /* worker 0 opens the files; standard input stays open by itself */
 }
 
 /* -- worker 0 -------------------------------------------------------------------------------------------------- */
@@ -201,8 +188,8 @@ static int file_open(struct input *in, struct err *err)
 	struct file_source *fs = (struct file_source *)source_new(in, NULL, -1, sizeof *fs);
 	if (!fs)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	fs->files = files_of(in);
 	fs->fd = -1;
+	fs->files = in->endpoints[0]->impl;
 	fs->skip = fs->files->progress->packets;
 	return 0;
 }
@@ -223,6 +210,19 @@ static void next_file(struct file_source *fs)
 	fs->is_eof = false;
 	fs->files->progress->packets = 0;
 	fs->files->progress->file++;
+}
+
+/* Goes to the next path when all files of this one are read. False: none is left. */
+static bool has_file(struct file_source *fs)
+{
+	const struct input *in = fs->cs.source.in;
+	while (fs->files->progress->file >= fs->files->n) {
+		if (++fs->endpoint >= in->n_endpoints)
+			return false;
+		fs->files = in->endpoints[fs->endpoint]->impl;
+		fs->skip = fs->files->progress->packets; /* of a predecessor */
+	}
+	return true;
 }
 
 /* The file that is to be read now is open. False: it cannot be, and is left out. */
@@ -306,17 +306,16 @@ static unsigned file_read(struct source *s, struct batch *b)
 	struct file_source *fs = (struct file_source *)s;
 	struct capture_source *cs = &fs->cs;
 	struct input *in = s->in;
-	struct files *files = fs->files;
 	cs->n = 0;
 	cs->at = in->hand->slab[0];
 	cs->bytes = cs->truncated = 0;
 	in->hand->used = BATCH_ITEMS;
 	while (cs->n == 0 && !s->drained) {
-		bool is_over = in->draining || files->progress->file >= files->n;
+		bool is_over = in->draining || !has_file(fs);
 		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
 		s->ended |= is_over;
 		s->drained = step == STEP_WAIT;
-		files->progress->packets += cs->n;
+		fs->files->progress->packets += cs->n;
 		if (step == STEP_NEXT_FILE)
 			next_file(fs);
 	}
@@ -341,15 +340,21 @@ static void file_end(struct source *s)
 	source_free(s);
 }
 
-const struct input_type input_file = {
+static const struct endpoint_ops endpoint_file = {
     .name = "file",
-    .is_packets = true,
-    .is_finite = true,
-    .stays_in_slot = true,
+    .is_device = true,
     .check = file_check,
     .bind = file_bind,
     .unbind = file_unbind,
     .keep = file_keep,
+};
+
+const struct input_type input_file = {
+    .name = "file",
+    .is_packets = true,
+    .is_finite = true,
+    .is_fixed = true,
+    .endpoint = &endpoint_file,
     .open = file_open,
     .drain = file_drain,
     .read = file_read,

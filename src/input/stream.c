@@ -23,38 +23,6 @@ enum {
 };
 static const double accept_pause_seconds = 0.1;
 
-/* -- master ---------------------------------------------------------------------------------------------------- */
-
-static int tcp_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int r = input_endpoint_address(in, ep, err);
-	if (r != 0)
-		return r;
-	int fd = net_tcp_listen(&ep->address, err);
-	if (fd < 0)
-		return fd;
-	net_receive_buffer(fd, in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-static int unix_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int fd = net_unix_bind(ep->name, SOCK_STREAM, (unsigned)strtoul(in->cf->mode, NULL, 8), err);
-	if (fd < 0)
-		return fd;
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-/* Connections that come from now on get it. */
-static int tcp_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	(void)err;
-	net_receive_buffer(ep->fds[0], in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	return 0;
-}
-
 /* -- worker: accepting ----------------------------------------------------------------------------------------- */
 
 static void listen_stop(struct stream *st)
@@ -213,7 +181,7 @@ static int stream_open(struct input *in, struct err *err)
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct listener *l = &st->listeners[st->n_listeners++];
 		*l = (struct listener){
-		    .stream = st, .ep = &in->endpoints[i], .fd = input_slot_fd(&in->endpoints[i], in->slot)};
+		    .stream = st, .ep = in->endpoints[i], .fd = endpoint_fd(in->endpoints[i], in->slot)};
 		ev_io_init(&l->io, acceptable, l->fd, EV_READ);
 		l->io.data = l;
 	}
@@ -419,7 +387,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 const struct input_type input_tcp = {
     .name = "tcp",
     .is_stream = true,
-    .bind = tcp_bind,
+    .endpoint = &endpoint_tcp,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -428,13 +396,12 @@ const struct input_type input_tcp = {
     .pass = stream_pass,
     .take = stream_take,
     .reload = stream_reload,
-    .adjust = tcp_adjust,
 };
 
 const struct input_type input_unix = {
     .name = "unix",
     .is_stream = true,
-    .bind = unix_bind,
+    .endpoint = &endpoint_unix,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -443,6 +410,4 @@ const struct input_type input_unix = {
     .pass = stream_pass,
     .take = stream_take,
     .reload = stream_reload,
-    .adjust = input_adjust_mode,
-    .retire = input_retire_path,
 };

@@ -50,13 +50,13 @@ struct tap {
  * again is another. */
 unsigned tap_live(const struct tap *tap, unsigned ifindex);
 /* Master: a new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);
+int ring_open(struct tap *tap, const struct endpoint *ep, const char *device, struct ring *r, struct err *err);
 /* Closes it. Returns packets that were unread: stored, not to be discarded and not taken. */
 uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st);
 /* Master: reads the kernel's counters, which starts them anew. */
 void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st);
 /* The filter of a ring, live or not, is replaced without losing a packet. 0, or -errno with err. */
-int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err);
+int ring_filter(struct ring *r, const struct endpoint *ep, const char *peers, struct err *err);
 /* Worker: the packet came around the join, and may have been given to another ring, too: its content was not kept. */
 static inline bool ring_is_marked(const struct ring *r, const struct pcap_pkthdr *h)
 {
@@ -78,8 +78,8 @@ void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown);
  */
 
 /* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says changes once. */
-void tap_look(struct tap *tap, const struct input *in, const char *device, struct stats_endpoint *st);
+void tap_look(struct tap *tap, const struct endpoint *ep, const char *device, struct stats_endpoint *st);
 /* Warns when frames are merged before we see them. */
-void tap_offload_check(const struct input *in, const char *device);
+void tap_offload_check(const struct endpoint *ep, const char *device);
 
 #endif

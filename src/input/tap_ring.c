@@ -42,9 +42,9 @@ unsigned tap_live(const struct tap *tap, unsigned ifindex)
 }
 
 /* The kernel chooses the id of a new group, so that no other program is in it. */
-static int group_join(struct tap *tap, const struct input *in, unsigned ifindex, int fd)
+static int group_join(struct tap *tap, const struct endpoint *ep, unsigned ifindex, int fd)
 {
-	unsigned mode = in->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
+	unsigned mode = ep->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
 	bool is_new = !tap->is_heir && (tap_live(tap, ifindex) == 0 || tap->group == -1);
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
@@ -80,16 +80,16 @@ static void adapt(struct bpf_program *program, uint32_t link_type)
 	}
 }
 
-static int compile(pcap_t *p, uint32_t link_type, const struct input *in, const char *peers,
+static int compile(pcap_t *p, uint32_t link_type, const struct endpoint *ep, const char *peers,
 		   struct bpf_program *program, struct err *err)
 {
 	struct text t = {0};
-	tap_filter_make(&t, in->cf->filter, peers);
+	tap_filter_make(&t, ep->cf->filter, peers);
 	int r = 0;
 	if (t.failed)
-		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", in->cf->name);
+		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", ep->cf->name);
 	else if (pcap_compile(p, program, t.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name, t.s, pcap_geterr(p));
+		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", ep->cf->name, t.s, pcap_geterr(p));
 	text_free(&t);
 	if (r == 0)
 		adapt(program, link_type);
@@ -98,7 +98,7 @@ static int compile(pcap_t *p, uint32_t link_type, const struct input *in, const 
 
 /* Packets that the program lets through are kept up to so many bytes: FILTER_KEEPS, more than any has (the handle cuts
  * to the snaplen), or FILTER_MARKS. */
-static int attach(int fd, struct bpf_program *program, uint32_t keeps, const struct input *in, struct err *err)
+static int attach(int fd, struct bpf_program *program, uint32_t keeps, const struct endpoint *ep, struct err *err)
 {
 	struct sock_fprog p = {.len = (unsigned short)program->bf_len,
 			       .filter = (struct sock_filter *)(void *)program->bf_insns};
@@ -107,55 +107,55 @@ static int attach(int fd, struct bpf_program *program, uint32_t keeps, const str
 			program->bf_insns[i].k = keeps;
 	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof p) == 0)
 		return 0;
-	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.", in->cf->name, strerror(errno));
+	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.", ep->cf->name, strerror(errno));
 }
 
 /* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's
  * present block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each
  * ring, some hundred packets, would vanish (libpcap 1.10.3, measured). */
-int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err)
+int ring_filter(struct ring *r, const struct endpoint *ep, const char *peers, struct err *err)
 {
 	struct bpf_program program;
-	int rc = compile(r->pcap, r->link_type, in, peers, &program, err);
+	int rc = compile(r->pcap, r->link_type, ep, peers, &program, err);
 	if (rc != 0)
 		return rc;
-	rc = attach(r->fd, &program, FILTER_KEEPS, in, err);
+	rc = attach(r->fd, &program, FILTER_KEEPS, ep, err);
 	pcap_freecode(&program);
 	return rc;
 }
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
 
-static int say_failure(const struct input *in, const char *device, pcap_t *p, int code, struct err *err)
+static int say_failure(const struct endpoint *ep, const char *device, pcap_t *p, int code, struct err *err)
 {
 	const char *more = pcap_geterr(p), *what = pcap_statustostr(code);
 	int r = code == PCAP_ERROR_PERM_DENIED      ? -EPERM
 		: code == PCAP_ERROR_NO_SUCH_DEVICE ? -ENODEV
 		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
 						    : -EIO;
-	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.", in->cf->name, device,
+	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.", ep->cf->name, device,
 		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more, what) ? more : "",
 		       r == -EPERM ? "; start as root, or with CAP_NET_RAW" : "");
 }
 
-static int activate(const struct input *in, const char *device, pcap_t *p, struct err *err)
+static int activate(const struct endpoint *ep, const char *device, pcap_t *p, struct err *err)
 {
-	pcap_set_snaplen(p, (int)in->cf->snaplen);
-	pcap_set_promisc(p, in->cf->promiscuous);
+	pcap_set_snaplen(p, (int)ep->cf->snaplen);
+	pcap_set_promisc(p, ep->cf->promiscuous);
 	pcap_set_timeout(p, TIMEOUT_MS);
-	pcap_set_buffer_size(p, (int)in->cf->ring_size);
+	pcap_set_buffer_size(p, (int)ep->cf->ring_size);
 	pcap_set_tstamp_precision(p, PCAP_TSTAMP_PRECISION_NANO);
 	int code = pcap_activate(p);
 	if (code < 0)
-		return say_failure(in, device, p, code, err);
+		return say_failure(ep, device, p, code, err);
 	char why[PCAP_ERRBUF_SIZE] = "";
 	/* This also closes an eventfd that a blocking handle polls beside its socket: the socket is all that a worker
 	 * keeps. */
 	if (pcap_setnonblock(p, 1, why) == -1)
-		return err_set(err, -EIO, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
+		return err_set(err, -EIO, "Input \"%s\": interface %s: %s.", ep->cf->name, device, why);
 	if (pcap_get_tstamp_precision(p) != PCAP_TSTAMP_PRECISION_NANO)
 		return err_set(err, -ENOTSUP, "Input \"%s\": interface %s has no time stamps in nanoseconds.",
-			       in->cf->name, device);
+			       ep->cf->name, device);
 	return 0;
 }
 
@@ -168,32 +168,32 @@ static void wait_for_stragglers(void)
 /* Until it joins, the ring sees what others of the group read. So packets are only marked until it is in the group, and
  * those of the moment around the join, of which nobody can tell whose they are, are lost and counted: none is read
  * twice. */
-static int join(struct tap *tap, const struct input *in, const char *device, struct ring *made,
+static int join(struct tap *tap, const struct endpoint *ep, const char *device, struct ring *made,
 		struct bpf_program *program, struct err *err)
 {
-	int rc = attach(made->fd, program, FILTER_MARKS, in, err);
+	int rc = attach(made->fd, program, FILTER_MARKS, ep, err);
 	if (rc != 0)
 		return rc;
 	ring_statistics(made, made->fd, NULL);
 	made->discard = made->stored;
-	rc = group_join(tap, in, made->ifindex, made->fd);
+	rc = group_join(tap, ep, made->ifindex, made->fd);
 	if (rc != 0)
 		return err_set(err, rc,
 			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
-			       in->cf->name, device, strerror(-rc));
+			       ep->cf->name, device, strerror(-rc));
 	wait_for_stragglers();
-	return attach(made->fd, program, FILTER_KEEPS, in, err);
+	return attach(made->fd, program, FILTER_KEEPS, ep, err);
 }
 
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
+int ring_open(struct tap *tap, const struct endpoint *ep, const char *device, struct ring *r, struct err *err)
 {
 	char why[PCAP_ERRBUF_SIZE] = "";
 	int rc;
 	*r = (struct ring){.fd = -1};
 	pcap_t *p = pcap_create(device, why);
 	if (!p)
-		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
-	rc = activate(in, device, p, err);
+		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", ep->cf->name, device, why);
+	rc = activate(ep, device, p, err);
 	struct ring made = {.pcap = p, .fd = -1};
 	struct bpf_program program;
 	if (rc == 0) {
@@ -201,10 +201,10 @@ int ring_open(struct tap *tap, const struct input *in, const char *device, struc
 		made.link_type = (uint32_t)pcap_datalink(p);
 		made.ifindex = if_nametoindex(device);
 		made.mark_bytes = FILTER_MARKS + (made.link_type == DLT_LINUX_SLL ? COOKED_BYTES : 0);
-		rc = compile(p, made.link_type, in, tap->peers.s ? tap->peers.s : "", &program, err);
+		rc = compile(p, made.link_type, ep, tap->peers.s ? tap->peers.s : "", &program, err);
 	}
 	if (rc == 0) {
-		rc = join(tap, in, device, &made, &program, err);
+		rc = join(tap, ep, device, &made, &program, err);
 		pcap_freecode(&program);
 	}
 	if (rc != 0) {

@@ -64,7 +64,7 @@ void account_start(struct master *m)
 	account_program(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			account_endpoint(&m->inputs[i], &m->inputs[i].endpoints[k]);
+			account_endpoint(&m->inputs[i], m->inputs[i].endpoints[k]);
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
 		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)

@@ -138,6 +138,14 @@ void control_answer(struct master *m, uint64_t client, struct text *t)
 	}
 }
 
+int control_client_fd(const struct master *m, uint64_t client)
+{
+	for (size_t i = 0; client && m->control && i < CLIENTS_MAX; i++)
+		if (m->control->clients[i].control && m->control->clients[i].number == client)
+			return m->control->clients[i].fd;
+	return -1;
+}
+
 /* True when the client is done. */
 static bool answer(struct client *c, size_t len)
 {
@@ -213,17 +221,14 @@ static struct client *free_place(struct control *control)
 	return oldest;
 }
 
-static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+/* Takes fd. NULL: there is no place. */
+static struct client *client_new(struct control *control, int fd)
 {
-	(void)events;
-	struct control *control = io->data;
-	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (fd == -1)
-		return;
+	struct ev_loop *loop = control->m->loop;
 	struct client *c = free_place(control);
 	if (!c) {
 		close(fd);
-		return;
+		return NULL;
 	}
 	*c = (struct client){.control = control, .fd = fd, .number = ++control->n_clients};
 	ev_io_init(&c->io, readable, fd, EV_READ);
@@ -231,6 +236,25 @@ static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 	c->io.data = c->timeout.data = c;
 	ev_io_start(loop, &c->io);
 	ev_timer_start(loop, &c->timeout);
+	return c;
+}
+
+static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd != -1)
+		client_new(io->data, fd);
+}
+
+uint64_t control_adopt_client(struct master *m, int fd)
+{
+	struct client *c = m->control ? client_new(m->control, fd) : NULL;
+	if (!c)
+		return 0;
+	c->is_waiting = true;
+	ev_timer_stop(m->loop, &c->timeout);
+	return c->number;
 }
 
 static int give_to_group(const struct conf *cf, const char *path, struct err *err)
@@ -250,8 +274,7 @@ static void stop_listening(struct control *control)
 		return;
 	ev_io_stop(control->m->loop, &control->io);
 	close(control->fd);
-	if (control->m->owns_paths)
-		unlink(control->path);
+	unlink(control->path);
 	free(control->path);
 	control->path = NULL;
 	control->fd = -1;
@@ -309,12 +332,6 @@ static int inherit(struct master *m)
 	control->io.data = control;
 	m->control = control;
 	return 0;
-}
-
-void control_pause(struct master *m, bool is_paused)
-{
-	if (m->control && m->control->fd != -1)
-		is_paused ? ev_io_stop(m->loop, &m->control->io) : ev_io_start(m->loop, &m->control->io);
 }
 
 int control_fd(const struct master *m, const char **path)

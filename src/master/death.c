@@ -45,21 +45,29 @@ static uint64_t account_output(struct stats_page *page, const struct output *out
 	return lost;
 }
 
+uint64_t death_account_page(struct master *m, struct stats_page *page)
+{
+	uint64_t queued = 0;
+	for (size_t i = 0; i < m->n_outputs; i++)
+		queued += account_output(page, &m->outputs[i]);
+	for (unsigned i = 0; i < stats_page_used(page, STATS_BACKEND); i++) /* those that were removed, too */
+		queued += account_backend(page, i);
+	stats_publish(page);
+	return queued;
+}
+
 void death_account(struct master *m, const struct worker_process *p, struct text *t)
 {
 	struct stats_page *page = p->page;
 	stats_adopt(page);
-	uint64_t in_hand = 0, queued = 0, connections = 0;
+	uint64_t in_hand = 0, queued, connections = 0;
 	bool is_lines = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		connections += stats_input(page, m->inputs[i].index)->open_connections;
 		is_lines &= !m->inputs[i].wants_items;
 		in_hand += input_lost_at_death(&m->inputs[i], p->slot->number, page);
 	}
-	for (size_t i = 0; i < m->n_outputs; i++)
-		queued += account_output(page, &m->outputs[i]);
-	for (unsigned i = 0; i < stats_page_used(page, STATS_BACKEND); i++) /* those that were removed, too */
-		queued += account_backend(page, i);
+	queued = death_account_page(m, page);
 	struct stats_worker *w = stats_worker(page);
 	w->dense = w->memory_bytes = 0;
 	stats_touch(page, STATS_WORKER, 0);

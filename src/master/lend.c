@@ -24,11 +24,11 @@ void lend_begin(struct slot *s)
 		return;
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const struct endpoint *ep = &m->inputs[i].endpoints[k];
-			if (ep->n_fds == 1 || s->number >= ep->n_fds || m->inputs[i].type->stays_in_slot)
+			const struct endpoint *ep = m->inputs[i].endpoints[k];
+			if (ep->n_fds == 1 || s->number >= ep->n_fds || ep->ops->is_device)
 				continue; /* all workers read it anyway, or nobody else can */
 			snprintf(msg.name, sizeof(msg.name), "%s", m->inputs[i].cf->name);
-			worker_send(to->now, &msg, input_slot_fd(ep, s->number));
+			worker_send(to->now, &msg, endpoint_fd(ep, s->number));
 		}
 	s->lent_to = to;
 	log_info("worker %u reads the sockets of worker %u meanwhile", to->number, s->number);

@@ -185,43 +185,6 @@ void master_look(struct master *m)
 	slots_look(m);
 }
 
-/* -- what the inputs do for a slot --------------------------------------------------------------------------------- */
-
-void inputs_died(struct master *m, unsigned slot, bool is_last)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_died(&m->inputs[i], slot, is_last, m->page);
-	stats_publish(m->page);
-}
-
-void inputs_renew(struct master *m, unsigned slot)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_renew(&m->inputs[i], slot, m->page);
-}
-
-void inputs_prepare_successor(struct master *m, unsigned slot)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].type->prepare_successor)
-			m->inputs[i].type->prepare_successor(&m->inputs[i], slot);
-}
-
-bool inputs_are_stale(const struct master *m, unsigned slot)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], slot))
-			return true;
-	return false;
-}
-
-void inputs_exclude(struct master *m, const char *brokers)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].type->exclude)
-			m->inputs[i].type->exclude(&m->inputs[i], brokers);
-}
-
 /* -- the start and the end of serving ------------------------------------------------------------------------------ */
 
 static void end_when_done(struct master *m);
@@ -265,8 +228,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 {
 	(void)loop, (void)events;
 	struct master *m = timer->data;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_kernel_drops(&m->inputs[i], m->page);
+	registry_count(&m->registry);
 	stats_publish(m->page);
 	if (m->has_started && !m->is_draining)
 		slots_renew_stale(m);
@@ -301,18 +263,20 @@ unsigned master_workers(const struct conf *cf)
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
-	struct world w = {.n_slots = m->n_slots}, none;
+	struct world w = {.n_slots = m->n_slots_wanted}, none;
 	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
 	if (!m->stats)
 		return -ENOMEM;
 	m->page = stats_master_page(m->stats);
+	registry_init(&m->registry, m->stats);
+	resume_endpoints(m);
 	int r = world_outputs(m, cf, &w, err);
 	if (r == 0)
 		r = world_inputs(m, cf, &w, err);
 	if (r == 0)
 		r = world_finish_outputs(m, &w, false, err);
 	for (size_t i = 0; r == 0 && i < w.n_outputs; i++)
-		if (w.outputs[i].type->fill)
+		if (w.outputs[i].type->fill && !resume_fill(&w.outputs[i]))
 			w.outputs[i].type->fill(&w.outputs[i]);
 	if (r != 0) {
 		world_give_up(m, &w);
@@ -331,8 +295,9 @@ static int make_shared(struct master *m, struct err *err)
 
 static int start(struct master *m, struct err *err)
 {
+	resume_begin(m);
 	int r = rights_reduce(m, err);
-	if (r == 0 && !upgrade_has_predecessor())
+	if (r == 0)
 		r = pidfile_open(m, err);
 	if (r != 0)
 		return r;
@@ -345,10 +310,7 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	r = upgrade_inherit(m, err);
-	if (r == 0)
-		r = make_shared(m, err);
-	upgrade_settle(m);
+	r = make_shared(m, err);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
@@ -363,20 +325,24 @@ static int start(struct master *m, struct err *err)
 		return r;
 	notify_init(m);
 	ev_timer_start(m->loop, &m->second);
-	set_deadline(m, (double)m->cf->start_timeout / 1e6);
+	if (!master_resumes())
+		set_deadline(m, (double)m->cf->start_timeout / 1e6);
+	resume_slots(m);
 	slots_look(m);
 	monitor_child_look(m);
+	resume_go(m);
 	return 0;
 }
 
 static void stop(struct master *m)
 {
-	upgrade_fini(m);
 	control_close(m);
 	monitor_child_close(m);
 	slots_fini(m);
+	if (m->stats)
+		registry_close(&m->registry);
 	for (size_t i = 0; i < m->n_inputs; i++)
-		input_fini(&m->inputs[i]);
+		input_free(&m->inputs[i], false);
 	for (size_t i = 0; i < m->n_outputs; i++)
 		output_fini(&m->outputs[i]);
 	free(m->inputs);

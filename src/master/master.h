@@ -8,6 +8,7 @@
 #include "child.h"
 #include "restart.h"
 
+#include <endpoint.h>
 #include <input.h>
 #include <master.h>
 #include <monitor.h>
@@ -18,6 +19,7 @@
 
 struct control;
 struct reload;
+struct upgrade;
 
 /* A worker that has not left so long after its own deadline is killed. */
 enum { MASTER_LATE_US = 700000 };
@@ -30,6 +32,7 @@ struct worker_process {
 	struct stats_page *page;
 	uint64_t generation; /* of the configuration that it has, or had */
 	uint64_t marking;    /* of its page: world_mark_page */
+	bool is_foreign;     /* of the program before: its page is not ours */
 	bool is_ready;	     /* it said so */
 	bool is_leaving;     /* it was told to hand over and leave */
 	bool has_left;	     /* … and has handed over: it only waits for what is in flight */
@@ -78,10 +81,12 @@ struct master {
 	bool reload_failed;	      /* the last one */
 	char **argv;		      /* with which we were started, and a successor will be */
 	struct upgrade *upgrade;      /* a successor is there; NULL: none */
+	int control_fd, http_fd; /* of the program that we were before; -1: none */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct stats_page *page;
 	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct registry registry; /* owns what inputs read */
 	struct input *inputs;
 	struct output *outputs;
 	struct slot *slots;
@@ -151,7 +156,6 @@ void lend_reader_gone(struct slot *s); /* of others */
 /* monitor_child.c: the monitor comes and goes */
 int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
 void monitor_child_close(struct master *m);
-void monitor_child_leave(struct master *m); /* our successor has one of its own */
 void monitor_child_look(struct master *m); /* as slots_look */
 void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
 
@@ -169,18 +173,19 @@ int world_outputs(struct master *m, const struct conf *cf, struct world *w, stru
 int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err);
 /* What its workers share is that of an output in effect. */
 bool world_shares(const struct master *m, const struct output *out);
-/* Inputs of cf; endpoints that stay are moved, others are bound. */
+/* Whose an endpoint of this input is. */
+struct endpoint_user world_user(const struct input *in);
+/* Inputs of cf, with references to their endpoints. */
 int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
 /* Undoes all of that. */
 void world_give_up(struct master *m, struct world *w);
-/* w becomes what `m` has. Endpoints that nobody has any more are returned in *gone (as inputs with only these). */
+/* w becomes what `m` has. Endpoints that nobody refers to any more are retired; *gone is what the workers have that do not
+ * know yet. */
 void world_enter(struct master *m, struct world *w, struct world *gone);
-/* Closes them. */
+/* They have made place: closes and frees it. */
 void world_close(struct master *m, struct world *gone);
 /* The page of a slot without worker: who feeds whom from now on. */
 void world_mark_page(struct master *m, struct stats_page *page);
-/* The slot is gone for good: closes its own sockets. */
-void world_close_slot(struct master *m, unsigned slot);
 /* Names of all, in the directory. */
 void world_name(struct master *m);
 
@@ -192,8 +197,27 @@ void reload_look(struct master *m);
 void reload_failed_worker(struct slot *s, const char *why);
 void reload_abort(struct master *m); /* the program ends */
 
+/* The workers of the program before are rolled; `client` as above. */
+void reload_resume(struct master *m, uint64_t client);
+
+/* upgrade.c: another program in place of this one; see upgrade.h */
+void upgrade_remember(const char *argv0); /* before the working directory changes */
+const char *upgrade_program(void);
+void upgrade_begin(struct master *m, uint64_t client);
+void upgrade_abort(struct master *m);
+
+/* resume.c: this program was executed in place of another one: what each step of the start takes over. Without that they
+ * do nothing. */
+void resume_begin(struct master *m);
+void resume_endpoints(struct master *m);
+bool resume_fill(struct output *out); /* with the map of the rehearsal; false: there is none */
+void resume_slots(struct master *m);
+void resume_go(struct master *m);
+
 /* death.c: takes the dead worker's page over and counts what it had in memory. Adds a clause for people to `t`. */
 void death_account(struct master *m, const struct worker_process *p, struct text *t);
+/* … what stands in a page as queued or in flight. Returns records. */
+uint64_t death_account_page(struct master *m, struct stats_page *page);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
  * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
@@ -214,7 +238,6 @@ void daemon_ready(struct master *m);
 /* pidfile.c: written and locked, removed. The configuration's path must not change meanwhile. */
 int pidfile_open(struct master *m, struct err *err);
 void pidfile_close(struct master *m);
-void pidfile_leave(struct master *m); /* unlocked, but not removed: our heir takes it */
 
 /* notify.c: words for systemd; nothing when it did not start us */
 void notify_init(struct master *m);
@@ -222,7 +245,6 @@ void notify_ready(struct master *m);     /* serving, also after a reload */
 void notify_status(struct master *m);    /* after each change of a slot */
 void notify_reloading(struct master *m); /* until notify_ready */
 void notify_stopping(struct master *m);
-void notify_heir(struct master *m, pid_t heir); /* it is the main process now */
 
 /* account.c: lines for the log */
 void account_start(struct master *m);
@@ -243,7 +265,9 @@ void control_close(struct master *m);
 int control_move(struct master *m, const struct conf *cf, struct err *err);
 /* The answer of a command that took its time; ends the client. Nothing happens when it has gone, or is 0. */
 void control_answer(struct master *m, uint64_t client, struct text *t);
-void control_pause(struct master *m, bool is_paused); /* the next clients are a successor's */
+/* The descriptor of a client that waits, and one that had waited for the program before (takes fd): its number. */
+int control_client_fd(const struct master *m, uint64_t client);
+uint64_t control_adopt_client(struct master *m, int fd);
 int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
@@ -251,12 +275,6 @@ void master_ready(struct master *m);
 void master_input_done(struct master *m, const char *name);
 /* A worker became ready, handed over, took over or ended: does what waits for that. */
 void master_look(struct master *m);
-/* What the inputs do when something happens to a slot. */
-void inputs_died(struct master *m, unsigned slot, bool is_last);
-void inputs_renew(struct master *m, unsigned slot);
-void inputs_prepare_successor(struct master *m, unsigned slot);
-bool inputs_are_stale(const struct master *m, unsigned slot);
-void inputs_exclude(struct master *m, const char *brokers);
 unsigned master_workers(const struct conf *cf); /* as many as the configuration means */
 void master_drain(struct master *m, uint64_t deadline_us);
 void master_stop(struct master *m, int exit_code);

@@ -55,8 +55,7 @@ static _Noreturn void run(void *owner, int link)
 	    .http_port = mc->http_port,
 	    .master_pid = getppid(),
 	};
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_leave_alone(&m->inputs[i]);
+	registry_leave_alone(&m->registry);
 	monitor_run(&setup);
 }
 
@@ -106,7 +105,7 @@ void monitor_child_look(struct master *m)
 	struct monitor_child *mc = &m->monitor;
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	ev_timer_stop(m->loop, &mc->timer);
-	if (m->is_draining || m->holds || mc->is_leaving)
+	if (m->is_draining || mc->is_leaving)
 		return; /* a new one would see little more than the end, or is our heir's; or we have not begun */
 	switch (restart_next(&mc->restart, now_us, m->cf->start_timeout, &again_us)) {
 	case RESTART_START:
@@ -152,10 +151,10 @@ static int listen_http(struct monitor_child *mc, struct err *err)
 	int r = conf_http_address(mc->m->cf, &host, &port, &may_lack);
 	if (r == -ENOENT)
 		return 0;
-	if (r == 0)
-		r = net_address_listen(&a, "http", host, port, err);
-	else
+	if (r != 0)
 		err_set(err, r, "Cannot listen for HTTP: no memory.");
+	else if (net_addresses_listen(&a, 1, "http", host, port, err) < 0)
+		r = -EINVAL;
 	free(host);
 	if (r == 0)
 		r = mc->http_fd = mc->m->http_fd != -1 ? mc->m->http_fd : net_tcp_listen(&a, err);
@@ -186,9 +185,8 @@ int monitor_child_open(struct master *m, struct err *err)
 	return listen_http(mc, err);
 }
 
-void monitor_child_leave(struct master *m)
+static void leave(struct master *m, struct monitor_child *mc)
 {
-	struct monitor_child *mc = &m->monitor;
 	mc->is_leaving = true;
 	ev_timer_stop(m->loop, &mc->timer);
 	child_hang_up(&mc->child);
@@ -200,7 +198,7 @@ void monitor_child_close(struct master *m)
 	int status;
 	if (!mc->m)
 		return;
-	monitor_child_leave(m);
+	leave(m, mc);
 	if (child_is_there(&mc->child) && !process_wait(&mc->child.process, clock_us() + END_US, &status)) {
 		process_signal(&mc->child.process, SIGKILL);
 		process_wait(&mc->child.process, UINT64_MAX, &status);

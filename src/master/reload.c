@@ -19,6 +19,8 @@ static void reload_free(struct reload *r)
 	world_give_up(r->m, &r->world);
 	if (r->has_moved)
 		world_close(r->m, &r->gone);
+	if (r->is_resume)
+		registry_sweep(&r->m->registry);
 	conf_diff_free(&r->diff);
 	conf_free(r->cf);
 	try_free(&r->check);
@@ -99,11 +101,13 @@ void reload_finish(struct reload *r, const char *how)
 	uint64_t client = r->client;
 	struct text t = {0};
 	size_t n = r->diff.n;
-	if (n == 0 && r->class == CONF_RELOAD_NONE)
+	if (r->is_resume)
+		text_add(&t, "ok upgraded: millrace %s serves now, as process %d", MILLRACE_VERSION, (int)getpid());
+	else if (n == 0 && r->class == CONF_RELOAD_NONE)
 		text_add(&t, "ok nothing has changed");
 	else
 		text_add(&t, "ok %zu change%s, applied %s", n, n == 1 ? "" : "s", how);
-	log_info("reload: %s", t.s ? t.s + 3 : "done");
+	log_info("%s: %s", r->is_resume ? "upgrade" : "reload", t.s ? t.s + 3 : "done");
 	for (size_t i = 0; i < n; i++) {
 		struct text line = {0};
 		text_add(&line, "%s", r->diff.changes[i].text);
@@ -156,8 +160,7 @@ static int check(void *arg, struct text *errors)
 	struct reload *r = arg;
 	if (nice(CHECK_NICE) == -1)
 		log_debug("nice: %s", strerror(errno));
-	for (size_t i = 0; i < r->m->n_inputs; i++)
-		input_leave_alone(&r->m->inputs[i]); /* a copy of a ring's mapping would keep the ring in its group */
+	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
 	for (size_t i = 0; n == 0 && i < r->world.n_outputs; i++)
 		if (r->world.outputs[i].type->fill && !world_shares(r->m, &r->world.outputs[i]))
@@ -218,6 +221,8 @@ static const char *cannot(const struct master *m)
 {
 	if (m->is_draining || !m->has_started)
 		return m->is_draining ? "millrace is draining." : "millrace has not started yet; try again.";
+	if (m->upgrade)
+		return "an upgrade is under way; try again.";
 	if (!m->args)
 		return "fastcapa cannot be reloaded; restart it.";
 	return m->args->path ? NULL : "There is no configuration file: millrace was started with flags only; restart it.";
@@ -284,4 +289,20 @@ void reload_begin(struct master *m, uint64_t client)
 			begin_check(r);
 	}
 	text_free(&errors);
+}
+
+void reload_resume(struct master *m, uint64_t client)
+{
+	struct reload *r = calloc(1, sizeof(*r));
+	if (!r) {
+		refuse(m, client, "The workers of the program before go on: no memory to replace them; reload.", NULL);
+		return;
+	}
+	r->m = m;
+	r->client = client;
+	r->class = CONF_RELOAD_RESPAWN;
+	r->stage = RELOAD_ROLLING;
+	r->is_resume = true;
+	m->reload = r;
+	reload_look(m);
 }

@@ -29,6 +29,7 @@ struct reload {
 	enum conf_reload class;
 	struct conf_diff diff;
 	struct world world, gone;
+	bool is_resume; /* of the workers that the program before had; there is no change */
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
 	struct try check;
 	char failure[300]; /* of a worker */

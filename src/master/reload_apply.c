@@ -94,7 +94,9 @@ static void remove_last_slot(struct master *m)
 	stats_retire(m->stats, STATS_SLOT, s->number);
 	stats_retire(m->stats, STATS_WORKER, s->number);
 	stats_retire(m->stats, STATS_PROCESS, s->number);
-	world_close_slot(m, s->number);
+	registry_close_slot(&m->registry, s->number);
+	stats_publish(m->page);
+	world_name(m); /* of two, "slot 0" may be left as "all slots" */
 	m->n_slots--;
 }
 

@@ -15,13 +15,10 @@ static bool is(const struct conf_change *c, const char *option)
 	return c->option && strcmp(c->option, option) == 0;
 }
 
-static bool is_dpdk(const struct master *m, const struct conf *old, size_t input)
+static bool is_fixed(const struct conf *cf, size_t input)
 {
-	const char *name = old->inputs[input].name;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (strcmp(m->inputs[i].cf->name, name) == 0)
-			return input_is_dpdk(&m->inputs[i]);
-	return false;
+	const struct input_type *type = input_type_of(&cf->inputs[input]);
+	return type && type->is_fixed && !type->is_finite;
 }
 
 static void refuse_one(const struct reload *r, const struct conf_change *c, struct text *why)
@@ -45,7 +42,7 @@ static void refuse_one(const struct reload *r, const struct conf_change *c, stru
 		text_add(why, "inputs.%s.%s cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name, c->option);
 	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE &&
-	    is_dpdk(m, old, c->was))
+	    is_fixed(old, c->was))
 		text_add(why, "inputs.%s reads a DPDK port, which cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name);
 }
@@ -58,7 +55,7 @@ static void refuse_whole(const struct reload *r, struct text *why)
 		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_LIVE)
 			text_add(why, "inputs.%s reads files and ends with them; start another millrace\n",
 				 m->inputs[i].cf->name);
-		if (input_is_dpdk(&m->inputs[i]) && workers != m->n_slots)
+		if (is_fixed(m->cf, m->inputs[i].cf->index) && workers != m->n_slots)
 			text_add(why, "workers: the queues of the DPDK port of inputs.%s cannot be changed by a reload; "
 				      "restart millrace\n",
 				 m->inputs[i].cf->name);

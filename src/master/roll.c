@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static void close_end(int *fd)
@@ -60,7 +61,7 @@ int roll_begin(struct slot *s)
 		return -EBUSY;
 	int r = open_channel(s);
 	if (r == 0) {
-		inputs_prepare_successor(s->m, s->number);
+		registry_prepare_successor(&s->m->registry, s->number);
 		r = worker_start(p);
 	}
 	if (r != 0) {
@@ -192,7 +193,7 @@ bool roll_exited(struct worker_process *p)
 	if (!s->is_ending || s->m->is_draining)
 		return false;
 	restart_left(&s->restart, clock_us(), true);
-	inputs_died(s->m, s->number, true);
+	registry_died(&s->m->registry, s->number, true);
 	return true;
 }
 
@@ -203,6 +204,63 @@ void roll_stop(struct slot *s)
 		return;
 	process_signal(&s->next->child.process, SIGKILL);
 	close_end(&s->giving);
+}
+
+/* -- what nobody takes over ------------------------------------------------------------------------------------------ */
+
+static void count_records(struct slot *s, uint64_t records)
+{
+	struct master *m = s->m;
+	uint32_t block = m->outputs[0].blocks[0]; /* whose they were is in their queues, which nobody reads any more */
+	struct stats_backend *be = stats_backend(s->now->page, block);
+	be->taken_over_records += records;
+	be->dropped_shutdown_records += records;
+	stats_touch(s->now->page, STATS_BACKEND, block);
+	m->has_left |= records > 0;
+}
+
+static void count_connection(struct slot *s, const struct handover *msg, int fd)
+{
+	struct master *m = s->m;
+	struct input *in = &m->inputs[0];
+	int unread = 0;
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (strcmp(m->inputs[i].cf->name, msg->name) == 0)
+			in = &m->inputs[i];
+	struct stats_input *st = stats_input(s->now->page, in->index);
+	if (fd != -1 && ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
+		st->dropped_stream_bytes += (unsigned)unread;
+	st->received_lines += msg->records;
+	st->dropped_shutdown_lines += msg->records;
+	stats_touch(s->now->page, STATS_INPUT, in->index);
+}
+
+void roll_count_untaken(struct slot *s)
+{
+	struct net_messages messages = STAILQ_HEAD_INITIALIZER(messages);
+	struct net_message *k;
+	uint64_t n = 0;
+	if (s->taking == -1)
+		return;
+	net_link_recover(s->taking, HANDOVER_BYTES_MAX, &messages);
+	while ((k = STAILQ_FIRST(&messages)) != NULL) {
+		struct handover *msg = (void *)k->bytes;
+		STAILQ_REMOVE_HEAD(&messages, next);
+		if (k->len >= sizeof(*msg)) {
+			msg->name[sizeof(msg->name) - 1] = '\0';
+			if (msg->type == HANDOVER_CONNECTION)
+				count_connection(s, msg, k->fd);
+			else
+				count_records(s, msg->records);
+			n += msg->records;
+		}
+		net_message_free(k);
+	}
+	if (n > 0)
+		log_warn("%llu lines that worker %u had handed over are lost: nobody was there to take them over",
+			 (unsigned long long)n, s->number);
+	stats_publish(s->now->page);
+	close_end(&s->taking);
 }
 
 bool slots_are_rolling(const struct master *m)
@@ -222,7 +280,7 @@ void slots_renew_stale(struct master *m)
 	for (unsigned k = m->n_slots; k-- > 0;) {
 		if (!roll_can_begin(&m->slots[k]))
 			return;
-		if (inputs_are_stale(m, k))
+		if (registry_is_stale(&m->registry, k))
 			stale = &m->slots[k];
 	}
 	if (stale && !m->is_draining)

@@ -113,7 +113,7 @@ static void hear_taken(struct worker_process *p, const struct link_message *msg)
 
 static void hear_peers(struct worker_process *p, const struct link_message *msg)
 {
-	inputs_exclude(p->slot->m, msg->text);
+	registry_exclude(&p->slot->m->registry, msg->text);
 }
 
 static void (*const from_workers[])(struct worker_process *p, const struct link_message *msg) = {
@@ -146,6 +146,7 @@ static _Noreturn void run(void *owner, int link)
 	    .which = p->which,
 	    .n_slots = m->n_slots_wanted,
 	    .stats = m->stats,
+	    .registry = &m->registry,
 	    .inputs = m->inputs,
 	    .outputs = m->outputs,
 	    .channel = p->slot->taking,
@@ -172,6 +173,7 @@ int worker_start(struct worker_process *p)
 		world_mark_page(m, p->page);
 	p->marking = m->marking;
 	p->generation = m->generation;
+	p->is_foreign = false;
 	p->is_ready = p->is_leaving = p->has_left = false;
 	p->kill_at_us = 0;
 	p->why[0] = '\0';
@@ -187,7 +189,7 @@ static void start(struct slot *s)
 {
 	struct master *m = s->m;
 	restart_started(&s->restart, clock_us());
-	inputs_renew(m, s->number);
+	registry_renew(&m->registry, s->number);
 	if (worker_start(s->now) != 0)
 		restart_died(&s->restart, clock_us(), false);
 	else
@@ -209,7 +211,9 @@ static void report(struct worker_process *p, int status, bool left_clean, bool i
 	char name[32];
 	snprintf(name, sizeof(name), "worker %u", s->number);
 	process_report(&p->child.process, name, status, &t);
-	if (left_clean)
+	if (p->is_foreign)
+		text_add(&t, "; it was of the program before"); /* resume.c counts what it had */
+	else if (left_clean)
 		stats_adopt(p->page); /* it has counted what it left */
 	else
 		death_account(s->m, p, &t);
@@ -234,7 +238,7 @@ static void on_exit_of_worker(struct child *c, int status)
 		m->has_left = true;
 	lend_reader_gone(s);
 	if (!roll_exited(p)) {
-		inputs_died(m, s->number, m->is_draining);
+		registry_died(&m->registry, s->number, m->is_draining);
 		restart_died(&s->restart, clock_us(), is_fatal && !m->reload && !m->reload_failed);
 		if (is_fatal && !m->has_started && !m->is_draining)
 			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */

@@ -37,8 +37,8 @@ static uint64_t endpoint_losses(const struct master *m, unsigned endpoint)
 static void add_input(const struct master *m, const struct input *in, struct table_row *nic, struct table_row *rx)
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++)
-		for (unsigned k = 0; k < in->endpoints[i].n_fds; k++) {
-			unsigned endpoint = in->endpoints[i].blocks[k];
+		for (unsigned k = 0; k < in->endpoints[i]->n_fds; k++) {
+			unsigned endpoint = in->endpoints[i]->blocks[k];
 			nic->in += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, endpoint, "interface_packets");
 			nic->drops += endpoint_losses(m, endpoint);
 		}

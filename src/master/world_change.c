@@ -7,7 +7,6 @@
 #include "master.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static bool has_block(const struct output *out, uint32_t block)
 {
@@ -93,23 +92,10 @@ static void free_outputs(struct output *outputs, size_t n, const struct output *
 	free(outputs);
 }
 
-/* An endpoint of a world that is not to be: bound for it, or taken from the one in effect. */
-static void give_back(struct master *m, struct input *in, struct endpoint *ep)
+static void drop_endpoints(struct input *in)
 {
-	struct endpoint *from = ep->moved_from;
-	for (unsigned b = from ? ep->had_fds : 0; b < ep->n_blocks; b++)
-		stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
-	ep->n_blocks = from ? MIN(ep->n_blocks, ep->had_fds) : 0;
-	if (!from) {
-		input_close_endpoint(in, ep);
-		return;
-	}
-	input_return_endpoint(ep);
-	for (size_t i = 0; i < m->n_inputs; i++) {
-		struct input *old = &m->inputs[i];
-		if (from >= old->endpoints && from < old->endpoints + old->n_endpoints && old->type->adjust)
-			old->type->adjust(old, from, NULL);
-	}
+	for (unsigned k = 0; k < in->n_endpoints; k++)
+		endpoint_put(in->endpoints[k]);
 }
 
 void world_give_up(struct master *m, struct world *w)
@@ -117,11 +103,17 @@ void world_give_up(struct master *m, struct world *w)
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
 		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
-		for (unsigned k = 0; k < in->n_endpoints; k++)
-			give_back(m, in, &in->endpoints[k]);
+		drop_endpoints(in);
 		if (is_new && in->type)
 			stats_retire(m->stats, STATS_INPUT, in->index);
-		input_forget(in, !is_new);
+		input_free(in, !is_new);
+	}
+	if (w->inputs)
+		registry_sweep(&m->registry);
+	for (size_t i = 0; w->inputs && i < m->n_inputs; i++) {
+		const struct endpoint_user user = world_user(&m->inputs[i]);
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			endpoint_restore(&m->registry, m->inputs[i].endpoints[k], &user);
 	}
 	free(w->inputs);
 	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
@@ -129,15 +121,21 @@ void world_give_up(struct master *m, struct world *w)
 	*w = (struct world){0};
 }
 
+static bool reads(const struct input *in, const struct endpoint *ep)
+{
+	for (unsigned k = 0; k < in->n_endpoints; k++)
+		if (in->endpoints[k] == ep)
+			return true;
+	return false;
+}
+
 /* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
 static const struct input *renamed_to(const struct master *m, const struct input *in)
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		unsigned n = 0;
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const struct endpoint *from = m->inputs[i].endpoints[k].moved_from;
-			n += from >= in->endpoints && from < in->endpoints + in->n_endpoints;
-		}
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			n += reads(&m->inputs[i], in->endpoints[k]);
 		if (n > 0)
 			return n == in->n_endpoints ? &m->inputs[i] : NULL;
 	}
@@ -164,25 +162,31 @@ static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 			retire_renamed(m, STATS_INPUT, in->index, is_taken);
 			announce_end(m, in);
 		}
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			if (endpoint_put(in->endpoints[k]))
+				slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, in->cf->name, in->endpoints[k]->name,
+					       -1);
+	}
+}
+
+/* Only what is LIVE has changed. */
+static void enter_options(struct master *m, const struct conf *cf)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *in = &m->inputs[i];
+		in->conf = cf;
+		in->cf = &cf->inputs[i];
 		for (unsigned k = 0; k < in->n_endpoints; k++) {
-			struct endpoint *ep = &in->endpoints[k];
-			if (ep->is_moved)
-				continue;
-			slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, in->cf->name, ep->name, -1);
-			if (in->type->retire)
-				in->type->retire(in, ep);
-			ep->is_retired = true;
+			in->endpoints[k]->conf = cf;
+			in->endpoints[k]->cf = in->cf;
 		}
 	}
 }
 
 static void enter_inputs(struct master *m, struct world *w, struct world *gone)
 {
-	if (!w->inputs) { /* only what is LIVE has changed */
-		for (size_t i = 0; i < m->n_inputs; i++) {
-			m->inputs[i].conf = w->cf;
-			m->inputs[i].cf = &w->cf->inputs[i];
-		}
+	if (!w->inputs) {
+		enter_options(m, w->cf);
 		return;
 	}
 	gone->inputs = m->inputs;
@@ -190,9 +194,7 @@ static void enter_inputs(struct master *m, struct world *w, struct world *gone)
 	m->inputs = w->inputs;
 	m->n_inputs = w->n_inputs;
 	retire_inputs(m, gone->inputs, gone->n_inputs);
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			m->inputs[i].endpoints[k].moved_from = NULL;
+	registry_settle(&m->registry);
 }
 
 void world_enter(struct master *m, struct world *w, struct world *gone)
@@ -215,39 +217,12 @@ void world_enter(struct master *m, struct world *w, struct world *gone)
 
 void world_close(struct master *m, struct world *gone)
 {
-	for (size_t i = 0; i < gone->n_inputs; i++) {
-		struct input *in = &gone->inputs[i];
-		bool shares_hands = has_input(m->inputs, m->n_inputs, in->index);
-		for (unsigned k = 0; k < in->n_endpoints; k++) {
-			struct endpoint *ep = &in->endpoints[k];
-			if (ep->is_moved)
-				continue;
-			input_endpoint_drops(in, ep, m->page);
-			for (unsigned b = 0; b < ep->n_fds; b++)
-				stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
-			input_close_endpoint(in, ep);
-		}
-		input_forget(in, shares_hands);
-	}
+	if (gone->inputs)
+		registry_sweep(&m->registry);
+	for (size_t i = 0; i < gone->n_inputs; i++)
+		input_free(&gone->inputs[i], has_input(m->inputs, m->n_inputs, gone->inputs[i].index));
 	stats_publish(m->page);
 	free(gone->inputs);
 	conf_free((struct conf *)(uintptr_t)gone->cf);
 	*gone = (struct world){0};
-}
-
-void world_close_slot(struct master *m, unsigned slot)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			struct endpoint *ep = &m->inputs[i].endpoints[k];
-			if (ep->n_fds != slot + 1 || slot == 0)
-				continue;
-			input_endpoint_drops(&m->inputs[i], ep, m->page);
-			if (!m->inputs[i].type->unbind)
-				close(ep->fds[slot]);
-			stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[slot]);
-			ep->n_fds = ep->n_blocks = slot;
-		}
-	stats_publish(m->page);
-	world_name(m); /* of two, "slot 0" may be left as "all slots" */
 }

@@ -66,7 +66,7 @@ static void gone(struct worker *w, const struct link_message *m)
 		break;
 	case LINK_GONE_ENDPOINT:
 		for (unsigned k = 0; in != NULL && k < in->n_endpoints; k++)
-			in->endpoints[k].ends |= strcmp(in->endpoints[k].name, m->text) == 0;
+			in->endpoints[k]->ends |= strcmp(in->endpoints[k]->name, m->text) == 0;
 		break;
 	case LINK_GONE_OUTPUT:
 		if (out != NULL)

@@ -22,17 +22,14 @@ static const uint64_t say_limit_us = 200000;
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
 static void close_others(const struct worker_setup *setup)
 {
-	size_t n = 2 + setup->cf->n_outputs;
-	for (size_t i = 0; i < setup->cf->n_inputs; i++)
-		n += (size_t)setup->inputs[i].n_endpoints * (setup->inputs[i].type->keep ? INPUT_KEEP_MAX : 1);
+	size_t n = 2 + setup->cf->n_outputs + registry_keep_room(setup->registry);
 	int *keep = calloc(n, sizeof *keep);
 	BUG_ON(!keep);
 	n = 0;
 	keep[n++] = setup->link;
 	if (setup->channel != -1)
 		keep[n++] = setup->channel;
-	for (size_t i = 0; i < setup->cf->n_inputs; i++)
-		input_keep(&setup->inputs[i], setup->slot, keep, &n);
+	registry_keep(setup->registry, setup->slot, keep, &n);
 	for (size_t i = 0; i < setup->cf->n_outputs; i++)
 		keep[n++] = setup->outputs[i].file;
 	proc_close_others(keep, n);
@@ -93,8 +90,7 @@ static void tell_peers(struct worker *w)
 		if (w->peers[i] && w->peers[i][0])
 			text_add(&all, "%s%s", all.len ? "," : "", w->peers[i]);
 	for (size_t i = 0; all.s && i < w->n_inputs; i++)
-		if (w->inputs[i].type->exclude)
-			w->inputs[i].type->exclude(&w->inputs[i], all.s);
+		input_exclude(&w->inputs[i], all.s);
 	if (all.s)
 		link_say(w, LINK_PEERS, all.s);
 	text_free(&all);
@@ -293,7 +289,7 @@ void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave
 		struct input *in = &w->inputs[i];
 		in->leave = leave;
 		for (unsigned k = 0; leave == INPUT_SLOT_ENDS && k < in->n_endpoints; k++)
-			in->endpoints[k].ends |= in->endpoints[k].n_fds > 1;
+			in->endpoints[k]->ends |= in->endpoints[k]->n_fds > 1;
 		in->type->drain(in);
 	}
 	if (w->channel != -1)

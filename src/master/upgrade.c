@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * upgrade: the running program's side: see upgrade.h. Until the exec nothing has changed; an exec that fails returns.
+ */
+#include "upgrade.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+enum { ANSWER_LINES = 20 };
+static const uint64_t flush_limit_us = 100000;
+
+struct upgrade {
+	struct master *m;
+	uint64_t client;
+	int program, state, text, maps; /* -1: not open */
+	struct try rehearsal;
+};
+
+extern char **environ;
+
+/* -- the end of one that is not to be -------------------------------------------------------------------------------- */
+
+static void close_fd(int *fd)
+{
+	if (*fd != -1)
+		close(*fd);
+	*fd = -1;
+}
+
+static void upgrade_free(struct upgrade *u)
+{
+	close_fd(&u->program);
+	close_fd(&u->state);
+	close_fd(&u->text);
+	close_fd(&u->maps);
+	try_free(&u->rehearsal);
+	free(u);
+}
+
+/* `lines`: what the new program said, or NULL. */
+static void fail(struct master *m, uint64_t client, const char *why, const char *lines)
+{
+	struct text t = {0};
+	text_add(&t, "error Nothing has changed: %s", why);
+	log_error("upgrade: Nothing has changed: %s", why);
+	for (unsigned n = 0; lines && *lines && n < ANSWER_LINES; n++) {
+		size_t len = strcspn(lines, "\n");
+		log_error("upgrade: %.*s", (int)len, lines);
+		text_add(&t, "\t");
+		text_add_bytes(&t, lines, len);
+		lines += len + (lines[len] != '\0');
+	}
+	control_answer(m, client, &t);
+	text_free(&t);
+}
+
+static void give_up(struct upgrade *u, const char *why)
+{
+	struct master *m = u->m;
+	m->upgrade = NULL;
+	fail(m, u->client, why, u->rehearsal.said.s);
+	upgrade_free(u);
+}
+
+void upgrade_abort(struct master *m)
+{
+	if (m->upgrade)
+		give_up(m->upgrade, "millrace ends; the upgrade is given up.");
+}
+
+/* -- the program ----------------------------------------------------------------------------------------------------- */
+
+/* As it was called, from where it was called: a daemon has gone elsewhere. */
+static char program_path[2 * PATH_MAX];
+
+void upgrade_remember(const char *argv0)
+{
+	char folder[PATH_MAX];
+	if (program_path[0])
+		return; /* the program before has said it */
+	bool is_relative = argv0[0] != '/' && strchr(argv0, '/') && getcwd(folder, sizeof(folder));
+	snprintf(program_path, sizeof(program_path), "%s%s%s", is_relative ? folder : "", is_relative ? "/" : "", argv0);
+}
+
+const char *upgrade_program(void)
+{
+	return program_path;
+}
+
+/* Once: what is rehearsed is what is executed, whatever stands at its path by then. */
+static int open_program(void)
+{
+	const char *path = getenv("PATH");
+	if (strchr(program_path, '/'))
+		return open(program_path, O_PATH | O_CLOEXEC);
+	for (const char *at = path ? path : ""; *at; at += strspn(at, ":")) {
+		char file[3 * PATH_MAX];
+		size_t len = strcspn(at, ":");
+		snprintf(file, sizeof(file), "%.*s/%s", (int)len, at, program_path);
+		int fd = access(file, X_OK) == 0 ? open(file, O_PATH | O_CLOEXEC) : -1;
+		if (fd != -1)
+			return fd;
+		at += len;
+	}
+	errno = ENOENT;
+	return -1;
+}
+
+static int make_file(const char *name)
+{
+	return memfd_create(name, MFD_CLOEXEC);
+}
+
+/* -- rehearsal ------------------------------------------------------------------------------------------------------- */
+
+static int run(void *arg, struct text *said)
+{
+	const struct upgrade *u = arg;
+	char how[UPGRADE_PLACE_BYTES];
+	sigset_t none;
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	for (unsigned i = 0; i < 3; i++)
+		fcntl((const int[]){u->state, u->text, u->maps}[i], F_SETFD, 0);
+	snprintf(how, sizeof(how), "rehearse %d %d %d", u->state, u->text, u->maps);
+	setenv(UPGRADE_ENVIRONMENT, how, 1);
+	privileges_over_exec();
+	execveat(u->program, "", u->m->argv, environ, AT_EMPTY_PATH);
+	text_add(said, "The new program cannot be run: %s.", strerror(errno));
+	return EXIT_FAILURE;
+}
+
+static int set_inherited(int fd, bool is_inherited)
+{
+	return fd == -1 ? 0 : fcntl(fd, F_SETFD, is_inherited ? 0 : FD_CLOEXEC);
+}
+
+/* Every descriptor that the state names. */
+static void inherit_all(const struct master *m, bool is_inherited)
+{
+	const struct endpoint *ep;
+	const char *path;
+	set_inherited(control_fd(m, &path), is_inherited);
+	set_inherited(m->monitor.http_fd, is_inherited);
+	set_inherited(m->pid_file, is_inherited);
+	TAILQ_FOREACH(ep, &m->registry.list, next)
+	{
+		for (unsigned k = 0; k < ep->n_fds; k++)
+			set_inherited(ep->fds[k], is_inherited);
+	}
+	for (unsigned i = 0; i < m->n_slots; i++)
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++) {
+			const struct child *c = &m->slots[i].processes[k].child;
+			if (child_is_there(c)) {
+				set_inherited(c->link.fd, is_inherited);
+				set_inherited(c->far_end, is_inherited);
+			}
+		}
+	for (unsigned i = 0; i < stats_files(m->stats); i++)
+		set_inherited(stats_reader_fd(m->stats, i), is_inherited);
+}
+
+/* What waits in outboxes would be lost: a worker that takes nothing now, is stopped, keeps us from it. */
+static bool flush_links(struct master *m)
+{
+	uint64_t until_us = clock_us() + flush_limit_us;
+	bool done = true;
+	for (unsigned i = 0; i < m->n_slots; i++)
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++)
+			if (child_is_there(&m->slots[i].processes[k].child))
+				done &= net_link_flush(&m->slots[i].processes[k].child.link, until_us);
+	return done;
+}
+
+static int add_own_state(struct upgrade *u, struct text *t)
+{
+	state_key(t, "rehearsed");
+	state_number(t, u->text);
+	state_number(t, u->maps);
+	int client = control_client_fd(u->m, u->client);
+	if (client == -1)
+		return -1;
+	state_key(t, "client");
+	state_number(t, client);
+	return client;
+}
+
+/* Returns only when it fails: *why says how. */
+static void execute(struct upgrade *u, char why[300])
+{
+	struct master *m = u->m;
+	struct text t = {0};
+	char how[UPGRADE_PLACE_BYTES];
+	if (!flush_links(m)) {
+		snprintf(why, 300, "a worker does not read what it is told; try again.");
+		return;
+	}
+	state_describe(m, &t);
+	int client = add_own_state(u, &t);
+	int state = state_fd(&t);
+	text_free(&t);
+	if (state < 0) {
+		snprintf(why, 300, "no memory.");
+		return;
+	}
+	snprintf(how, sizeof(how), "resume %d", state);
+	setenv(UPGRADE_ENVIRONMENT, how, 1);
+	log_info("upgrade: executing %s in place", program_path);
+	fflush(NULL);
+	inherit_all(m, true);
+	for (unsigned i = 0; i < 4; i++)
+		set_inherited((const int[]){state, u->text, u->maps, client}[i], true);
+	uint64_t ambient = privileges_over_exec();
+	execveat(u->program, "", m->argv, environ, AT_EMPTY_PATH);
+	snprintf(why, 300, "the new program cannot be executed: %s.", strerror(errno));
+	privileges_after_exec_failed(ambient);
+	unsetenv(UPGRADE_ENVIRONMENT);
+	inherit_all(m, false);
+	for (unsigned i = 0; i < 3; i++)
+		set_inherited((const int[]){u->text, u->maps, client}[i], false);
+	close(state);
+}
+
+static const char *not_now(const struct master *m)
+{
+	if (m->reload)
+		return "a reload is under way; try again when it is done.";
+	if (slots_are_rolling(m))
+		return "a worker is making place; try again.";
+	return NULL;
+}
+
+static void rehearsed(struct try *t, int status)
+{
+	struct upgrade *u = t->owner;
+	char why[300] = "the new millrace would not come up; it said:";
+	const char *later = not_now(u->m);
+	if (t->is_late)
+		snprintf(why, sizeof(why), "the new millrace did not end its rehearsal in time; it said:");
+	else if (later)
+		snprintf(why, sizeof(why), "%s", later);
+	else if (status == 0)
+		execute(u, why);
+	give_up(u, why);
+}
+
+/* -- the beginning --------------------------------------------------------------------------------------------------- */
+
+static const char *cannot(const struct master *m)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (m->inputs[i].type->is_finite || m->inputs[i].type->is_fixed)
+			return "DPDK ports and files cannot be handed over; restart instead.";
+	if (m->is_draining || !m->has_started)
+		return "millrace is starting or ending.";
+	return m->upgrade ? "an upgrade is under way." : not_now(m);
+}
+
+static int prepare(struct upgrade *u)
+{
+	struct text t = {0};
+	u->program = open_program();
+	u->text = make_file("millrace-configuration");
+	u->maps = make_file("millrace-maps");
+	state_describe(u->m, &t);
+	u->state = state_fd(&t);
+	text_free(&t);
+	if (u->program == -1 || u->text == -1 || u->maps == -1)
+		return -errno;
+	return MIN(u->state, 0);
+}
+
+void upgrade_begin(struct master *m, uint64_t client)
+{
+	const char *why = cannot(m);
+	struct upgrade *u = why ? NULL : calloc(1, sizeof(*u));
+	if (!u) {
+		fail(m, client, why ? why : "no memory.", NULL);
+		return;
+	}
+	u->m = m;
+	u->client = client;
+	u->program = u->state = u->text = u->maps = -1;
+	m->upgrade = u;
+	int r = prepare(u);
+	log_info("upgrade: rehearsing %s", program_path);
+	if (r == 0) {
+		int keep[] = {u->program, u->state, u->text, u->maps};
+		memcpy(u->rehearsal.keep, keep, sizeof(keep));
+		u->rehearsal.n_keep = ARRAY_LEN(keep);
+		u->rehearsal.takes_output = true;
+		u->rehearsal.owner = u;
+		u->rehearsal.on_end = rehearsed;
+		r = try_start(&u->rehearsal, m->loop, run, u, 2 * m->cf->start_timeout + UPGRADE_EXTRA_US);
+	}
+	if (r != 0) {
+		char text[300];
+		snprintf(text, sizeof(text), "%s cannot be rehearsed: %s.", program_path, strerror(-r));
+		give_up(u, text);
+	}
+}
