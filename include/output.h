@@ -85,6 +85,7 @@ struct output {
 	enum conf_words overflow; /* CONF_OVERFLOW_BLOCK, …_DROP_NEWEST, …_DROP_OLDEST; never AUTO */
 	enum output_wants wants;
 	bool wants_from; /* the sender of each item */
+	bool is_statsd, is_carbon; /* of lines: there is an input of it */
 	void *shared;    /* of prepare */
 	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
 	int shared_fd; /* the master's; -1: none */

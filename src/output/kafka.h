@@ -44,7 +44,7 @@ struct message {
 	struct message *next; /* that waits */
 	uint32_t len;         /* of the value, which begins behind this (and the origin) */
 	uint32_t hash;        /* decides the partition, once it is known how many there are */
-	uint32_t offset;      /* from the chunk */
+	uint32_t chunk;       /* its index in the pool */
 	uint16_t records;
 	uint16_t key_len; /* the key is the value's first bytes (format packet: lies before the value); 0: no key */
 };

@@ -72,7 +72,7 @@ static void chunk_release(struct pool *pool, struct chunk *c)
 
 void message_free(struct pool *pool, struct message *m)
 {
-	chunk_release(pool, (struct chunk *)(void *)((char *)m - m->offset));
+	chunk_release(pool, &pool->chunks[m->chunk]);
 }
 
 void builder_fini(struct builder *b, struct pool *pool)
@@ -115,7 +115,7 @@ struct message *builder_new_message(struct builder *b, struct pool *pool, uint32
 		c = b->chunk;
 	}
 	struct message *m = (struct message *)(void *)(c->bytes + c->used);
-	m->offset = (uint32_t)((char *)m - (char *)c);
+	m->chunk = (uint32_t)(c - pool->chunks);
 	m->len = len;
 	m->key_len = 0;
 	if (origin->is_wanted)

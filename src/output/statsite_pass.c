@@ -89,7 +89,7 @@ int statsite_pass(struct output *out)
 	bool done = fd != -1;
 	for (size_t i = 0; done && i < st->n_backends; i++)
 		done = pass_backend(fd, st->backends[i]);
-	TAILQ_FOREACH(be, &st->leaving, leaving)
+	TAILQ_FOREACH(be, &st->finishing, finishing)
 	{
 		done = done && pass_backend(fd, be);
 	}
@@ -119,15 +119,6 @@ void statsite_pass_line(struct backend *be, const struct line *l)
 
 /* -- the other end --------------------------------------------------------------------------------------------------- */
 
-/* Of a backend that is no more: who has its keys now. What ends a key is not known any more: the first of both. */
-static struct backend *other(const struct statsite *st, const char *line, size_t len)
-{
-	size_t key = 0;
-	while (key < len && line[key] != ':' && line[key] != ' ')
-		key++;
-	return st->backends[shards_backend(st->shards, hash_murmur3_32(line, key, HASH_STATSRELAY_SEED))];
-}
-
 static struct backend *find(const struct statsite *st, uint32_t block)
 {
 	for (size_t i = 0; i < st->n_backends; i++)
@@ -136,43 +127,12 @@ static struct backend *find(const struct statsite *st, uint32_t block)
 	return NULL;
 }
 
-/* Beyond queue_limit, which its last worker has kept already. */
-static void take_line(struct backend *be, const char *line, uint32_t len)
-{
-	struct queue *q = &be->queue;
-	uint64_t limit_bytes = q->limit_bytes;
-	q->limit_bytes = UINT64_MAX / 2;
-	bool fits = queue_reserve(q, len) == QUEUE_ROOM && queue_put(q, line, len);
-	queue_set_limit(q, limit_bytes);
-	be->draft->taken_over_records++;
-	if (fits)
-		be->counted_lines++; /* offered to its last worker, not to this one */
-	else
-		be->draft->dropped_memory_records++;
-}
-
 /* Returns how many lines it was. */
 static uint64_t take_section(struct statsite *st, const struct section *s, const char *lines)
 {
-	uint64_t taken = 0;
 	struct backend *known = find(st, s->block);
-	const char *end = lines + s->bytes, *newline;
-	for (; lines < end && (newline = memchr(lines, '\n', (size_t)(end - lines))) != NULL; lines = newline + 1) {
-		size_t len = (size_t)(newline - lines);
-		struct backend *be = known != NULL ? known : other(st, lines, len);
-		if (len > LINE_MAX_BYTES)
-			continue; /* no worker writes such a one */
-		take_line(be, lines, (uint32_t)len);
-		taken++;
-		if (known == NULL) {
-			statsite_due(be);
-			backend_account(be);
-		}
-	}
-	if (known != NULL) {
-		statsite_due(known);
-		backend_account(known);
-	}
+	uint64_t taken = statsite_take_lines(st, known, lines, s->bytes, UINT64_MAX);
+	statsite_account_changed(st);
 	return taken;
 }
 

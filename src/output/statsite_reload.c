@@ -4,75 +4,17 @@
  * ones start; those that were removed get no new lines, deliver what they hold, and end. Worker only.
  *
  *                  removed                     empty, or nothing was delivered for leave_us
- *   backends[i] ─────────────► `leaving` list ────────────────────────────────────────────► closed, what is left counted
+ *   backends[i] ─────────────► `finishing` list ────────────────────────────────────────────► closed, what is left counted
  */
 #include "statsite.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* The tree that its configuration lies in is about to be freed. */
-static bool own(struct backend *be)
-{
-	struct conf_backend *cf = calloc(1, sizeof(*cf));
-	if (cf == NULL)
-		return false;
-	*cf = *be->cf;
-	cf->name = strdup(be->cf->name);
-	cf->host = strdup(be->cf->host);
-	cf->address = strdup(be->cf->address);
-	be->own_cf = cf;
-	if (cf->name == NULL || cf->host == NULL || cf->address == NULL)
-		return false;
-	be->cf = cf;
-	return true;
-}
-
-static void disown(struct backend *be)
-{
-	free(be->own_cf->name);
-	free(be->own_cf->host);
-	free(be->own_cf->address);
-	free(be->own_cf);
-	be->own_cf = NULL;
-}
-
-static void end(struct backend *be)
-{
-	TAILQ_REMOVE(&be->st->leaving, be, leaving);
-	backend_close(be);
-	disown(be);
-	free(be);
-}
-
-void statsite_look_at_leaving(struct statsite *st)
-{
-	struct backend *be, *next;
-	for (be = TAILQ_FIRST(&st->leaving); be != NULL; be = next) {
-		next = TAILQ_NEXT(be, leaving);
-		if (be->queue.done_bytes != be->left_bytes) {
-			be->left_bytes = be->queue.done_bytes;
-			be->left_us = st->now_us;
-		}
-		if (queue_held_bytes(&be->queue) == 0 ||
-		    (!st->is_draining && st->now_us >= be->left_us + st->out->leave_us))
-			end(be);
-	}
-	if (TAILQ_EMPTY(&st->leaving))
-		ev_timer_stop(st->out->loop, &st->leave_timer);
-}
-
-void statsite_close_leaving(struct statsite *st)
-{
-	struct backend *be;
-	while ((be = TAILQ_FIRST(&st->leaving)) != NULL)
-		end(be);
-}
-
 static bool leave(struct backend *be)
 {
 	struct statsite *st = be->st;
-	if (!own(be))
+	if (!statsite_own_conf(be))
 		return false;
 	if (be->stuck_len > 0) { /* what waits for room here goes elsewhere now */
 		be->stuck_len = 0;
@@ -81,7 +23,7 @@ static bool leave(struct backend *be)
 	be->is_leaving = true;
 	be->left_bytes = be->queue.done_bytes;
 	be->left_us = clock_us();
-	TAILQ_INSERT_TAIL(&st->leaving, be, leaving);
+	TAILQ_INSERT_TAIL(&st->finishing, be, finishing);
 	if (queue_held_bytes(&be->queue) > 0)
 		backend_hurry(be);
 	return true;
@@ -91,21 +33,21 @@ static bool leave(struct backend *be)
 static struct backend *add(struct statsite *st, const struct conf_backend *cf, uint32_t block)
 {
 	struct backend *be;
-	TAILQ_FOREACH(be, &st->leaving, leaving)
+	TAILQ_FOREACH(be, &st->finishing, finishing)
 	{
-		if (be->block == block)
+		if (be->is_leaving && be->block == block)
 			break;
 	}
 	if (be != NULL && be->cf->port == cf->port && be->cf->transport == cf->transport &&
 	    strcmp(be->cf->host, cf->host) == 0) {
-		TAILQ_REMOVE(&st->leaving, be, leaving);
+		TAILQ_REMOVE(&st->finishing, be, finishing);
 		be->is_leaving = false;
-		disown(be);
+		statsite_disown_conf(be);
 		be->cf = cf;
 		return be;
 	}
 	if (be != NULL)
-		end(be);
+		statsite_finished(be);
 	be = statsite_backend_new(st, cf, block);
 	if (be != NULL)
 		backend_start(be);
@@ -164,9 +106,9 @@ int statsite_reload(struct output *out, const struct conf_output *cf, void *shar
 		out->n_backends = (unsigned)st->n_backends;
 		out->blocks = shards_blocks(shared);
 	}
-	if (!TAILQ_EMPTY(&st->leaving))
-		ev_timer_again(out->loop, &st->leave_timer);
-	statsite_look_at_leaving(st);
+	if (!TAILQ_EMPTY(&st->finishing))
+		ev_timer_again(out->loop, &st->finish_timer);
+	statsite_look_at_finishing(st);
 	if (st->draft->held_records > 0) /* there may be room now, or no need to wait for it */
 		ev_feed_event(out->loop, &st->room_event, EV_CUSTOM);
 	statsite_after_event(st);
