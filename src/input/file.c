@@ -2,7 +2,7 @@
  *
  * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0
  * reads them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How
- * far the reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard
+ * far the reading is lies in the receive batch: the successor of a killed worker goes on behind it (but not on standard
  * input, whose bytes are gone).
  */
 #include "capture.h"
@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <packet.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,14 +27,15 @@ struct one_file {
 struct files {
 	struct one_file *list;
 	size_t n, size;
-	struct progress {
-		uint64_t file, packets; /* so many packets of it are given */
-	} * progress;                   /* shared memory */
 };
+
+/* Words of the receive batch: the file that is read, and how many packets of it are given. */
+enum { WORD_FILE, WORD_PACKETS };
 
 struct file_source {
 	struct capture_source cs;
 	struct files *files;
+	uint64_t *words;
 	int fd;            /* -1: the next one is still to be opened */
 	uint64_t skip;     /* packets of this file that a predecessor gave */
 	size_t begin, end; /* of the buffer: not used yet */
@@ -147,12 +147,8 @@ static int add_directory(const struct input *in, const char *path)
 static int files_new(struct input *in, struct err *err)
 {
 	struct files *files = calloc(1, sizeof *files);
-	void *m = mmap(NULL, sizeof *files->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (!files || m == MAP_FAILED) {
-		free(files);
+	if (!files)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	}
-	files->progress = m;
 	in->endpoints[0].impl = files;
 	return 0;
 }
@@ -181,7 +177,6 @@ static void file_unbind(struct input *in, struct endpoint *ep)
 		return;
 	for (size_t i = 0; i < files->n; i++)
 		free(files->list[i].path);
-	munmap(files->progress, sizeof *files->progress);
 	free(files->list);
 	free(files);
 	ep->impl = NULL;
@@ -203,7 +198,8 @@ static int file_open(struct input *in, struct err *err)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	fs->files = files_of(in);
 	fs->fd = -1;
-	fs->skip = fs->files->progress->packets;
+	fs->words = in->receive->words;
+	fs->skip = fs->words[WORD_PACKETS];
 	return 0;
 }
 
@@ -221,14 +217,14 @@ static void next_file(struct file_source *fs)
 	fs->fd = -1;
 	fs->begin = fs->end = fs->skip = 0;
 	fs->is_eof = false;
-	fs->files->progress->packets = 0;
-	fs->files->progress->file++;
+	fs->words[WORD_PACKETS] = 0;
+	fs->words[WORD_FILE]++;
 }
 
 /* The file that is to be read now is open. False: it cannot be, and is left out. */
 static bool is_open(struct file_source *fs)
 {
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->files->list[fs->words[WORD_FILE]].path;
 	if (fs->fd != -1)
 		return true;
 	packet_reader_init(&fs->reader);
@@ -264,7 +260,7 @@ static enum step read_packet(struct file_source *fs)
 {
 	struct packet_record p;
 	size_t used = 0;
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->files->list[fs->words[WORD_FILE]].path;
 	enum packet_read r =
 	    packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
 	switch (r) {
@@ -289,11 +285,11 @@ static enum step read_packet(struct file_source *fs)
 	return STEP_NEXT_FILE;
 }
 
-/* Packets of one file, until the hand is full. */
+/* Packets of one file, until the receive batch is full. */
 static enum step read_batch(struct file_source *fs)
 {
-	struct hand *h = fs->cs.source.in->hand;
-	const char *slab_end = h->slab[0] + sizeof h->slab;
+	struct receive_batch *r = fs->cs.source.in->receive;
+	const char *slab_end = r->slab[0] + sizeof r->slab;
 	enum step step = STEP_ON;
 	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
 	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
@@ -308,19 +304,19 @@ static unsigned file_read(struct source *s, struct batch *b)
 	struct input *in = s->in;
 	struct files *files = fs->files;
 	cs->n = 0;
-	cs->at = in->hand->slab[0];
+	cs->at = in->receive->slab[0];
 	cs->bytes = cs->truncated = 0;
-	in->hand->used = BATCH_ITEMS;
+	in->receive->used = BATCH_ITEMS;
 	while (cs->n == 0 && !s->drained) {
-		bool is_over = in->draining || files->progress->file >= files->n;
+		bool is_over = in->draining || fs->words[WORD_FILE] >= files->n;
 		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
 		s->ended |= is_over;
 		s->drained = step == STEP_WAIT;
-		files->progress->packets += cs->n;
+		fs->words[WORD_PACKETS] += cs->n;
 		if (step == STEP_NEXT_FILE)
 			next_file(fs);
 	}
-	in->hand->used = b->n_items = cs->n;
+	in->receive->used = b->n_items = cs->n;
 	if (cs->n)
 		capture_count(in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;

@@ -68,6 +68,7 @@ static _Noreturn void become_monitor(struct keeper *k, int link)
 	    .http_port = k->http_port,
 	    .master_pid = getppid(),
 	};
+	receive_child(m->receive, RECEIVE_NOBODY, 0);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_leave_alone(&m->inputs[i]);
 	monitor_run(&setup);

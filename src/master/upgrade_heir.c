@@ -119,7 +119,7 @@ void upgrade_settle(struct master *m)
 				in->endpoints[k].is_retired = true;
 				input_close_endpoint(in, &in->endpoints[k]);
 			}
-		input_forget(in, true);
+		input_forget(in);
 	}
 	free(m->heritage);
 	m->heritage = NULL;

@@ -120,9 +120,11 @@ void world_give_up(struct master *m, struct world *w)
 		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
 		for (unsigned k = 0; k < in->n_endpoints; k++)
 			give_back(m, in, &in->endpoints[k]);
-		if (is_new && in->type)
+		if (is_new && in->type) {
 			stats_retire(m->stats, STATS_INPUT, in->index);
-		input_forget(in, !is_new);
+			receive_forget(m->receive, in->index);
+		}
+		input_forget(in);
 	}
 	free(w->inputs);
 	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
@@ -227,7 +229,6 @@ void world_close(struct master *m, struct world *gone)
 {
 	for (size_t i = 0; i < gone->n_inputs; i++) {
 		struct input *in = &gone->inputs[i];
-		bool shares_hands = has_input(m->inputs, m->n_inputs, in->index);
 		for (unsigned k = 0; k < in->n_endpoints; k++) {
 			struct endpoint *ep = &in->endpoints[k];
 			if (ep->is_moved)
@@ -237,7 +238,9 @@ void world_close(struct master *m, struct world *gone)
 				stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
 			input_close_endpoint(in, ep);
 		}
-		input_forget(in, shares_hands);
+		if (!has_input(m->inputs, m->n_inputs, in->index))
+			receive_forget(m->receive, in->index);
+		input_forget(in);
 	}
 	stats_publish(m->page);
 	free(gone->inputs);
