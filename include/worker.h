@@ -68,8 +68,10 @@ struct worker_setup {
 	const struct conf *cf;
 	const struct conf_args *args; /* with which the bytes of a reload are read */
 	unsigned slot, n_slots;
+	unsigned which; /* of the slot's two pages and receive batches is ours */
 	struct stats *stats;
 	struct registry *registry;
+	struct receive *receive;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	bool holds;		/* say READY, but read nothing before LINK_GO */

@@ -49,11 +49,12 @@ void death_account(struct master *m, struct slot *s, struct text *t)
 {
 	stats_adopt(s->page);
 	uint64_t in_hand = 0, queued = 0, connections = 0;
-	bool is_lines = true;
+	bool is_lines = true, is_believable = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		connections += stats_input(s->page, m->inputs[i].index)->open_connections;
 		is_lines &= !m->inputs[i].wants_items;
-		in_hand += input_lost_at_death(&m->inputs[i], s->number, s->page);
+		struct receive_batch *r = receive_batch(m->receive, s->number, s->which, m->inputs[i].index);
+		in_hand += input_lost_at_death(&m->inputs[i], r, s->page, &is_believable);
 	}
 	for (size_t i = 0; i < m->n_outputs; i++)
 		queued += account_output(s->page, &m->outputs[i]);

@@ -68,6 +68,7 @@ static _Noreturn void become_monitor(struct keeper *k, int link)
 	    .http_port = k->http_port,
 	    .master_pid = getppid(),
 	};
+	receive_child(m->receive, RECEIVE_NOBODY, 0);
 	registry_leave_alone(&m->registry);
 	monitor_run(&setup);
 }

@@ -38,6 +38,7 @@ struct slot {
 	int link;  /* our end; -1: none */
 	struct ev_io io;
 	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
+	unsigned which; /* of its two pages and receive batches is the tenant's */
 	struct stats_page *page;
 	struct letters outbox;	    /* in order; the link takes no more now */
 	struct ev_io writable;
@@ -86,6 +87,7 @@ struct master {
 	int http_fd;    /* likewise */
 	struct ev_loop *loop;
 	struct stats *stats;
+	struct receive *receive;
 	struct stats_page *page;
 	struct stats_copy *copy; /* for per_second_stats and the last account */
 	struct registry registry; /* owns what inputs read */
