@@ -4,8 +4,8 @@
  *
  * An input has endpoints (addresses of `bind`, devices), which the master's registry owns (endpoint.h). A worker
  * reads through sources: a socket of its own slot, one that all workers share, one lent by a slot without a tenant, or
- * an accepted connection. Whatever was read and is not yet in the published counters lies in the slot's `hand`, in
- * memory that the master sees too, so that it can count what a killed worker had read.
+ * an accepted connection. Whatever was read and is not yet in the published counters lies in the worker's receive batch,
+ * in memory that the master sees too, so that it can count what a killed worker had read.
  */
 #ifndef INPUT_H
 #define INPUT_H
@@ -21,7 +21,7 @@
 
 struct input;
 struct source;
-struct hand;
+struct receive;
 
 /* A stream connection on its way to another worker. */
 struct input_passed {
@@ -64,7 +64,7 @@ struct input_type {
 	void (*take)(struct input *in, int fd, const struct input_passed *p);
 	/* Another `cf` is in effect, which differs in what is LIVE. NULL: it looks there anyway. */
 	void (*reload)(struct input *in);
-	/* Reads one batch into in->hand, fills b->items and counts them. Returns items; 0: nothing is there now. Sets
+	/* Reads one batch into in->receive, fills b->items and counts them. Returns items; 0: nothing is there now. Sets
 	 * s->drained when surely nothing more is there, s->ended when nothing will ever be (EOF, error). */
 	unsigned (*read)(struct source *s, struct batch *b);
 	/* The batch in hand is wholly cut: keeps what is unfinished. */
@@ -77,17 +77,21 @@ struct input_type {
 	void (*exclude)(struct input *in, struct endpoint *ep, const char *brokers);
 };
 
-/* What a worker has read and not yet published, for the master to count when the worker is killed. Shared memory:
- * messages[i].msg_len is written by the kernel itself, so there is no moment at which a datagram is read and not seen.
- * The lengths are zero before each read and after each publication. */
-struct hand {
-	struct mmsghdr messages[BATCH_ITEMS];
+enum { RECEIVE_WORDS = 16 };
+
+/* What a worker has read of one input and not yet published, for the master to count when the worker is killed. Shared
+ * memory: messages[i].msg_len is written by the kernel itself, so there is no moment at which a datagram is read and not
+ * seen. The lengths are zero before each read and after each publication. */
+struct receive_batch {
+	_Alignas(4096) struct mmsghdr messages[BATCH_ITEMS];
 	struct iovec iovecs[BATCH_ITEMS];
 	struct sockaddr_storage from[BATCH_ITEMS];
-	unsigned used;		/* messages that may have a length */
-	unsigned done;		/* messages before this one are published … */
-	size_t done_bytes;	/* … and so many bytes of it */
-	bool datagrams_counted; /* only lines are still to be counted */
+	const struct receive_batch *base; /* where its worker has it: the master may have it elsewhere */
+	unsigned used;			  /* messages that may have a length */
+	unsigned done;			  /* messages before this one are published … */
+	size_t done_bytes;		  /* … and so many bytes of it */
+	unsigned datagrams_counted;	  /* only lines are still to be counted */
+	uint64_t words[RECEIVE_WORDS];	  /* of the type, for who comes after a killed worker */
 	/* Of packets: messages[i].msg_len is the captured length, and iovecs[i] the payload to be cut, if any. They lie one
 	 * behind the other in the slab, or where the device put them. */
 	char slab[BATCH_ITEMS][BATCH_ITEM_BYTES + BATCH_SLACK]; /* the odd stride spreads the items over the cache's sets */
@@ -101,7 +105,6 @@ struct input {
 	unsigned n_slots;
 	struct endpoint **endpoints; /* references of the master's; a worker borrows them */
 	unsigned n_endpoints;
-	struct hand **hands; /* [STATS_SLOTS_MAX], shared memory, one for each slot that there was */
 	bool wants_lines, wants_items, wants_from; /* by the outputs; set by the master before fork */
 	bool is_done; /* master: a finite input of which all is delivered, or given up */
 
@@ -110,7 +113,7 @@ struct input {
 	struct ev_loop *loop;
 	struct stats_page *page;
 	struct stats_input *stats; /* draft block */
-	struct hand *hand;	   /* of this slot */
+	struct receive_batch *receive; /* of this process */
 	unsigned slot;
 	struct batch batch;
 	struct lines *lines;	/* cuts and judges lines; private to src/input */
@@ -162,13 +165,13 @@ static inline bool input_ends(const struct source *s)
 	return s->in->leave == INPUT_ALL_END || (s->ep && s->ep->ends);
 }
 
-/* Master: type, cf and hands for n_slots. `like`: an input of the same name and type that this one takes the place of, or
- * NULL; its hands are shared then. 0, or -errno with one sentence. */
+/* Master: type and cf. `like`: an input of the same name and type that this one takes the place of, or NULL. 0, or -errno
+ * with one sentence. */
 int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n_slots, const struct input *like,
 	       struct err *err);
 /* Master: the input reads this, too. 0 or -ENOMEM. */
 int input_add_endpoint(struct input *in, struct endpoint *ep);
-void input_free(struct input *in, bool keeps_hands); /* master: only memory; its references were dropped */
+void input_free(struct input *in); /* master: only memory; its references were dropped */
 /* Any process: the type of an input of the configuration; NULL: this millrace was built without it. */
 const struct input_type *input_type_of(const struct conf_input *cf);
 /* Master: what is done with endpoints of this type (endpoint_ops.name). NULL: there is none. */
@@ -179,16 +182,36 @@ size_t input_check(const struct conf *cf, struct text *errors);
 uint64_t input_capabilities(const struct conf_input *cf);
 /* The addresses of the configuration: bind, interface, port or path. */
 const struct conf_list *input_addresses(const struct conf_input *cf, struct conf_list *one);
-/* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns records: lines,
- * and datagrams or packets where an output wants them whole. */
-uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page);
+/* Master, when a worker is dead: adds what it had read and not published, by its receive batch, to its page, and clears
+ * the batch. *is_believable turns false when the batch cannot be what a worker wrote: nothing of it is counted then.
+ * Returns records: lines, and datagrams or packets where an output wants them whole. */
+uint64_t input_lost_at_death(struct input *in, struct receive_batch *r, struct stats_page *page, bool *is_believable);
 
 /* The packets that libpcap itself would give: version for people, NULL when it is not built in. */
 const char *input_pcap_version(void);
 /* The same of DPDK. */
 const char *input_dpdk_version(void);
 
-/* Worker: loop, page, slot and the callbacks are set; makes the sources of this slot. 0, or -errno with err. */
+/* -- receive.c: the receive batches of all workers, a file (memfd) for each process that a slot may have at a time ---- */
+
+/* Master: for so many slots, at most STATS_SLOTS_MAX. NULL, or -errno, with err. */
+struct receive *receive_new(unsigned n_slots, struct err *err);
+int receive_reach(struct receive *all, unsigned n_slots, struct err *err);
+void receive_free(struct receive *all); /* NULL is fine */
+/* The batch of the input with this index; `which` as in stats_slot_page. */
+struct receive_batch *receive_batch(struct receive *all, unsigned slot, unsigned which, unsigned input);
+/* Master: no worker has an input of this index any more: gives the memory back; who comes next finds zeros. */
+void receive_forget(struct receive *all, unsigned input);
+/* Master: the descriptor of them all; borrowed. */
+int receive_fd(const struct receive *all, unsigned slot, unsigned which);
+/* A child, right after fork: gives up the mappings of all others; RECEIVE_NOBODY as slot: all. */
+#define RECEIVE_NOBODY UINT32_MAX
+void receive_child(struct receive *all, unsigned slot, unsigned which);
+/* Master: what of a dead worker's batch was read and not published. False: a worker cannot have written that. */
+bool receive_unpublished(const struct receive_batch *r, bool is_packets, bool with_lines, uint64_t *items, uint64_t *lines);
+void receive_clear(struct receive_batch *r);
+
+/* Worker: loop, page, slot, receive and the callbacks are set; makes the sources of this slot. 0, or -errno with err. */
 int input_open(struct input *in, struct err *err);
 /* Cuts the next lines of the batch in hand into in->batch.lines: returns how many, 0 when nothing is left. */
 unsigned input_cut(struct input *in);

@@ -58,6 +58,7 @@ enum stats_ledger {
 
 enum {
 	STATS_SLOTS_MAX = 256,
+	STATS_SLOT_PAGES = 2, /* used in turn: a worker that leaves counts on while its successor counts already */
 	STATS_INPUTS_MAX = 64,
 	STATS_OUTPUTS_MAX = 64,
 	STATS_BACKENDS_MAX = 10064,  /* of all outputs together: 10,000 remotes, and one for each kafka output */

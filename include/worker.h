@@ -60,8 +60,10 @@ enum {
 struct worker_setup {
 	const struct conf *cf;
 	unsigned slot, n_slots;
+	unsigned which; /* of the slot's two pages and receive batches is ours */
 	struct stats *stats;
 	struct registry *registry;
+	struct receive *receive;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
 	int channel; /* what a predecessor hands over comes here: read nothing before its end; -1: there is none */

@@ -59,7 +59,7 @@ static void find_payloads(struct input *in, unsigned n)
 		    packet_decode(item->bytes, item->len, item->original_len, item->link_type, &v);
 		++*verdict_counter(in->stats, verdict);
 		if (verdict == PACKET_PAYLOAD)
-			in->hand->iovecs[i] = (struct iovec){item->bytes + v.payload_at, v.payload_bytes};
+			in->receive->iovecs[i] = (struct iovec){item->bytes + v.payload_at, v.payload_bytes};
 	}
 	in->stats->decoded_packets += n;
 }
@@ -79,13 +79,13 @@ void capture_count(struct input *in, unsigned n, uint64_t bytes, uint64_t trunca
 unsigned capture_read(struct source *s, struct batch *b, void (*read)(struct capture_source *cs, unsigned max))
 {
 	struct capture_source *cs = (struct capture_source *)s;
-	struct hand *h = s->in->hand;
+	struct receive_batch *r = s->in->receive;
 	cs->n = 0;
-	cs->at = h->slab[0];
+	cs->at = r->slab[0];
 	cs->bytes = cs->truncated = 0;
-	h->used = BATCH_ITEMS;
+	r->used = BATCH_ITEMS;
 	read(cs, BATCH_ITEMS);
-	h->used = b->n_items = cs->n;
+	r->used = b->n_items = cs->n;
 	if (cs->n)
 		capture_count(s->in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;

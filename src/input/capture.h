@@ -26,14 +26,14 @@ enum { CAPTURE_WHERE_BYTES = 600 };
 const char *capture_where(const struct conf_input *cf, const char *path, char *buf, size_t size);
 
 enum {
-	/* Frames of 65,552 bytes with their slack that fit into a hand's slab together. */
+	/* Frames of 65,552 bytes with their slack that fit into the slab of a receive batch together. */
 	CAPTURE_COPIED_MAX = 60,
 };
 
 /* Worker: a source of the endpoint; fd is taken (-1: polled). NULL: no memory. */
 struct capture_source *capture_source_new(struct input *in, struct endpoint *ep, int fd);
 
-/* What the two below share: packet number cs->n is at `bytes`. The hand names its length last, so that the master
+/* What the two below share: packet number cs->n is at `bytes`. The receive batch gets its length last, so that the master
  * counts whole packets only. */
 static inline void capture_add(struct capture_source *cs, char *bytes, uint32_t len, uint32_t original_len,
 			       uint64_t time_ns, uint32_t link_type)
@@ -42,13 +42,13 @@ static inline void capture_add(struct capture_source *cs, char *bytes, uint32_t 
 	unsigned i = cs->n++;
 	in->batch.items[i] = (struct item){
 	    .bytes = bytes, .len = len, .original_len = original_len, .time_ns = time_ns, .link_type = link_type};
-	in->hand->iovecs[i] = (struct iovec){bytes, 0};
-	in->hand->messages[i].msg_len = MAX(len, 1u); /* one that was cut to nothing counts as well */
+	in->receive->iovecs[i] = (struct iovec){bytes, 0};
+	in->receive->messages[i].msg_len = MAX(len, 1u); /* one that was cut to nothing counts as well */
 	cs->bytes += len;
 	cs->truncated += len < original_len;
 }
 
-/* Adds a copy, in the hand's slab. The memory may be given back at once. */
+/* Adds a copy, in the batch's slab. The memory may be given back at once. */
 static inline void capture_copy(struct capture_source *cs, const void *bytes, uint32_t len, uint32_t original_len,
 				uint64_t time_ns, uint32_t link_type)
 {
@@ -65,8 +65,8 @@ static inline void capture_refer(struct capture_source *cs, void *bytes, uint32_
 	capture_add(cs, bytes, len, original_len, time_ns, link_type);
 }
 
-/* Counts a batch of `n` packets that lies in the hand and in in->batch.items, and finds their payloads when lines are
- * wanted. For inputs of packets. */
+/* Counts a batch of `n` packets that lies in the receive batch and in in->batch.items, and finds their payloads when lines
+ * are wanted. For inputs of packets. */
 void capture_count(struct input *in, unsigned n, uint64_t bytes, uint64_t truncated);
 
 /* One batch: `read` reads up to `max` packets (at most BATCH_ITEMS) and adds each by capture_copy or capture_refer. Sets

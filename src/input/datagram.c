@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Datagram inputs: udp and unixgram. A worker reads up to 64 datagrams a call into the slot's hand. Binds
- * nothing (src/endpoint), cuts no lines and knows no outputs.
+ * Datagram inputs: udp and unixgram. A worker reads up to 64 datagrams a call into its receive batch. Binds nothing
+ * (src/endpoint), cuts no lines and knows no outputs.
  */
 #include "types.h"
 
@@ -11,13 +11,13 @@
 
 static int datagram_open(struct input *in, struct err *err)
 {
-	struct hand *h = in->hand;
+	struct receive_batch *r = in->receive;
 	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
-		h->iovecs[i] = (struct iovec){h->slab[i], BATCH_ITEM_BYTES};
-		h->messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[i], .msg_iovlen = 1}};
+		r->iovecs[i] = (struct iovec){r->slab[i], BATCH_ITEM_BYTES};
+		r->messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->iovecs[i], .msg_iovlen = 1}};
 		if (in->wants_from)
-			h->messages[i].msg_hdr.msg_name = &h->from[i];
-		in->batch.items[i] = (struct item){.bytes = h->slab[i], .from = in->wants_from ? &h->from[i] : NULL};
+			r->messages[i].msg_hdr.msg_name = &r->from[i];
+		in->batch.items[i] = (struct item){.bytes = r->slab[i], .from = in->wants_from ? &r->from[i] : NULL};
 	}
 	(void)err;
 	return 0;
@@ -61,34 +61,34 @@ static void drop_cut_line(struct input *in, struct item *item)
 static unsigned datagram_read(struct source *s, struct batch *b)
 {
 	struct input *in = s->in;
-	struct hand *h = in->hand;
+	struct receive_batch *r = in->receive;
 	if (in->wants_from)
 		for (unsigned i = 0; i < BATCH_ITEMS; i++)
-			h->messages[i].msg_hdr.msg_namelen = sizeof h->from[i];
-	h->used = BATCH_ITEMS;
-	int n = recvmmsg(s->fd, h->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
+			r->messages[i].msg_hdr.msg_namelen = sizeof r->from[i];
+	r->used = BATCH_ITEMS;
+	int n = recvmmsg(s->fd, r->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
 	if (n <= 0) {
 		/* EAGAIN, or an error that an earlier datagram of ours brought back (ICMP): there is nothing to read */
 		s->drained = true;
-		h->used = 0;
+		r->used = 0;
 		return 0;
 	}
 	/* a short count says that the kernel met EAGAIN itself */
 	s->drained = n < BATCH_ITEMS;
-	h->used = (unsigned)n;
+	r->used = (unsigned)n;
 	uint64_t bytes = 0, empty = 0;
 	for (int i = 0; i < n; i++) {
 		struct item *item = &b->items[i];
-		item->len = item->original_len = h->messages[i].msg_len;
+		item->len = item->original_len = r->messages[i].msg_len;
 		bytes += item->len;
 		empty += item->len == 0;
-		if (UNLIKELY(h->messages[i].msg_hdr.msg_flags & MSG_TRUNC))
+		if (UNLIKELY(r->messages[i].msg_hdr.msg_flags & MSG_TRUNC))
 			drop_cut_line(in, item);
 	}
 	/* a unix socket that was shut down for reading returns nothing, for ever, once it is empty */
 	if (in->draining && input_ends(s) && empty == (unsigned)n && in->type == &input_unixgram) {
 		s->drained = true;
-		h->used = 0;
+		r->used = 0;
 		return 0;
 	}
 	in->stats->reads++;

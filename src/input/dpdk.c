@@ -96,7 +96,7 @@ static void dpdk_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 		keep[(*n)++] = fds[i];
 }
 
-/* The queue stays as it is for the next; what the dead one had taken off it beside the batch in its hand is lost. */
+/* The queue stays as it is for the next; what the dead one had taken off it beside its receive batch is lost. */
 static uint64_t dpdk_died(struct endpoint *ep, unsigned slot, bool is_last,
 			  struct stats_page *master_page)
 {
@@ -216,10 +216,10 @@ static void dpdk_driver_read(struct capture_source *cs, unsigned max)
 {
 	struct source *s = &cs->source;
 	struct dpdk_tap *t = cs->impl;
-	struct hand *h = s->in->hand;
+	struct receive_batch *r = s->in->receive;
 	struct item items[BATCH_ITEMS];
 	bool may_burst = !s->in->draining || t->left > 0;
-	unsigned n = dpdk_read(&t->q, items, MIN(max, (unsigned)BATCH_ITEMS), h->slab[0], sizeof h->slab[0], may_burst);
+	unsigned n = dpdk_read(&t->q, items, MIN(max, (unsigned)BATCH_ITEMS), r->slab[0], sizeof r->slab[0], may_burst);
 	/* a driver may give less than it has, so only an empty burst says that nothing is there */
 	s->drained = n == 0;
 	if (s->in->draining)

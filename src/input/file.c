@@ -2,7 +2,7 @@
  *
  * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0
  * reads them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How
- * far the reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard
+ * far the reading is lies in the receive batch: the successor of a killed worker goes on behind it (but not on standard
  * input, whose bytes are gone).
  */
 #include "capture.h"
@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <packet.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,15 +27,15 @@ struct one_file {
 struct files {
 	struct one_file *list;
 	size_t n, size;
-	struct progress {
-		uint64_t file, packets; /* so many packets of it are given */
-	} * progress;                   /* shared memory */
 };
+
+/* Words of the receive batch: the file that is read, counted over all paths, and how many packets of it are given. */
+enum { WORD_FILE, WORD_PACKETS };
 
 struct file_source {
 	struct capture_source cs;
-	struct files *files; /* that are read now */
-	unsigned endpoint;   /* … of this number */
+	uint64_t *words;
+	const char *path;  /* of the file that is read; NULL: none is left */
 	int fd;            /* -1: the next one is still to be opened */
 	uint64_t skip;     /* packets of this file that a predecessor gave */
 	size_t begin, end; /* of the buffer: not used yet */
@@ -145,12 +144,8 @@ static int file_bind(struct endpoint *ep, struct err *err)
 	const char *path = ep->name;
 	struct stat st;
 	int r = 0;
-	void *m = mmap(NULL, sizeof *files->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (!files || m == MAP_FAILED) {
-		free(files);
+	if (!files)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	}
-	files->progress = m;
 	ep->impl = files;
 	if (strcmp(path, "-") == 0)
 		r = add_file(files, path, 0);
@@ -168,7 +163,6 @@ static void file_unbind(struct endpoint *ep)
 		return;
 	for (size_t i = 0; i < files->n; i++)
 		free(files->list[i].path);
-	munmap(files->progress, sizeof *files->progress);
 	free(files->list);
 	free(files);
 	ep->impl = NULL;
@@ -189,8 +183,8 @@ static int file_open(struct input *in, struct err *err)
 	if (!fs)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	fs->fd = -1;
-	fs->files = in->endpoints[0]->impl;
-	fs->skip = fs->files->progress->packets;
+	fs->words = in->receive->words;
+	fs->skip = fs->words[WORD_PACKETS];
 	return 0;
 }
 
@@ -208,27 +202,27 @@ static void next_file(struct file_source *fs)
 	fs->fd = -1;
 	fs->begin = fs->end = fs->skip = 0;
 	fs->is_eof = false;
-	fs->files->progress->packets = 0;
-	fs->files->progress->file++;
+	fs->words[WORD_PACKETS] = 0;
+	fs->words[WORD_FILE]++;
 }
 
-/* Goes to the next path when all files of this one are read. False: none is left. */
-static bool has_file(struct file_source *fs)
+static const char *path_of(const struct file_source *fs)
 {
 	const struct input *in = fs->cs.source.in;
-	while (fs->files->progress->file >= fs->files->n) {
-		if (++fs->endpoint >= in->n_endpoints)
-			return false;
-		fs->files = in->endpoints[fs->endpoint]->impl;
-		fs->skip = fs->files->progress->packets; /* of a predecessor */
+	uint64_t n = fs->words[WORD_FILE];
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		const struct files *files = in->endpoints[i]->impl;
+		if (n < files->n)
+			return files->list[n].path;
+		n -= files->n;
 	}
-	return true;
+	return NULL;
 }
 
 /* The file that is to be read now is open. False: it cannot be, and is left out. */
 static bool is_open(struct file_source *fs)
 {
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->path;
 	if (fs->fd != -1)
 		return true;
 	packet_reader_init(&fs->reader);
@@ -264,7 +258,7 @@ static enum step read_packet(struct file_source *fs)
 {
 	struct packet_record p;
 	size_t used = 0;
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->path;
 	enum packet_read r =
 	    packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
 	switch (r) {
@@ -289,11 +283,11 @@ static enum step read_packet(struct file_source *fs)
 	return STEP_NEXT_FILE;
 }
 
-/* Packets of one file, until the hand is full. */
+/* Packets of one file, until the receive batch is full. */
 static enum step read_batch(struct file_source *fs)
 {
-	struct hand *h = fs->cs.source.in->hand;
-	const char *slab_end = h->slab[0] + sizeof h->slab;
+	struct receive_batch *r = fs->cs.source.in->receive;
+	const char *slab_end = r->slab[0] + sizeof r->slab;
 	enum step step = STEP_ON;
 	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
 	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
@@ -307,19 +301,20 @@ static unsigned file_read(struct source *s, struct batch *b)
 	struct capture_source *cs = &fs->cs;
 	struct input *in = s->in;
 	cs->n = 0;
-	cs->at = in->hand->slab[0];
+	cs->at = in->receive->slab[0];
 	cs->bytes = cs->truncated = 0;
-	in->hand->used = BATCH_ITEMS;
+	in->receive->used = BATCH_ITEMS;
 	while (cs->n == 0 && !s->drained) {
-		bool is_over = in->draining || !has_file(fs);
+		fs->path = path_of(fs);
+		bool is_over = in->draining || !fs->path;
 		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
 		s->ended |= is_over;
 		s->drained = step == STEP_WAIT;
-		fs->files->progress->packets += cs->n;
+		fs->words[WORD_PACKETS] += cs->n;
 		if (step == STEP_NEXT_FILE)
 			next_file(fs);
 	}
-	in->hand->used = b->n_items = cs->n;
+	in->receive->used = b->n_items = cs->n;
 	if (cs->n)
 		capture_count(in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What all inputs share: the table of types, hands (master), sources and the cutting of batches into lines (worker).
+ * What all inputs share: the table of types (master), sources and the cutting of batches into lines (worker).
  * Reads no socket itself.
  */
 #include <input.h>
@@ -110,27 +110,6 @@ const char *input_pcap_version(void)
 
 /* -- master ---------------------------------------------------------------------------------------------------- */
 
-static int hands_new(struct input *in, struct err *err)
-{
-	if (!in->hands)
-		in->hands = calloc(STATS_SLOTS_MAX, sizeof *in->hands);
-	if (!in->hands)
-		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	for (unsigned slot = 0; slot < in->n_slots; slot++) {
-		if (in->hands[slot])
-			continue;
-		/* touched only as far as datagrams are long and many */
-		void *m = mmap(NULL, sizeof(struct hand), PROT_READ | PROT_WRITE,
-			       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (m == MAP_FAILED)
-			return err_set(err, -errno,
-				       "Cannot start: no memory for the receive buffers of input \"%s\": %s.",
-				       in->cf->name, strerror(errno));
-		in->hands[slot] = m;
-	}
-	return 0;
-}
-
 const struct conf_list *input_addresses(const struct conf_input *cf, struct conf_list *one)
 {
 	if (cf->type == CONF_INPUT_TYPE_FILE)
@@ -155,10 +134,9 @@ int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n
 			       conf_word(in->cf->driver));
 	if (like) {
 		in->index = like->index;
-		in->hands = like->hands;
 		in->is_done = like->is_done;
 	}
-	return hands_new(in, err);
+	return 0;
 }
 
 int input_add_endpoint(struct input *in, struct endpoint *ep)
@@ -171,44 +149,20 @@ int input_add_endpoint(struct input *in, struct endpoint *ep)
 	return 0;
 }
 
-void input_free(struct input *in, bool keeps_hands)
+void input_free(struct input *in)
 {
-	for (unsigned slot = 0; !keeps_hands && in->hands && slot < STATS_SLOTS_MAX; slot++)
-		if (in->hands[slot])
-			munmap(in->hands[slot], sizeof(struct hand));
-	if (!keeps_hands)
-		free(in->hands);
 	free(in->endpoints);
 	memset(in, 0, sizeof *in);
 }
 
-/* At most so many lines: one for each newline, and one for what follows the last. */
-static uint64_t count_lines(const char *p, size_t len)
+uint64_t input_lost_at_death(struct input *in, struct receive_batch *r, struct stats_page *page, bool *is_believable)
 {
-	uint64_t n = 1;
-	for (size_t i = 0; i < len; i++)
-		n += p[i] == '\n';
-	return n;
-}
-
-uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page)
-{
-	struct hand *h = in->hands[slot];
 	struct stats_input *st = stats_input(page, in->index);
-	uint64_t lines = st->unfinished_lines, datagrams = 0;
-	for (unsigned i = h->done; i < h->used; i++) {
-		size_t len = h->messages[i].msg_len, done = i == h->done ? h->done_bytes : 0;
-		if (len == 0)
-			continue;
-		datagrams++;
-		if (in->type->is_packets)
-			len = h->iovecs[i].iov_len; /* of its payload, once that is found */
-		if (len > h->iovecs[i].iov_len) /* MSG_TRUNC of a hostile length never reaches here; be sure */
-			len = h->iovecs[i].iov_len;
-		if (in->wants_lines && done < len) /* of a packet: its payload is in memory of ours, or of the device */
-			lines += count_lines((char *)h->iovecs[i].iov_base + done, len - done);
-	}
-	if (in->type->is_stream || h->datagrams_counted)
+	uint64_t lines = 0, datagrams = 0;
+	if (!receive_unpublished(r, in->type->is_packets, in->wants_lines, &datagrams, &lines))
+		*is_believable = false;
+	lines += st->unfinished_lines;
+	if (in->type->is_stream)
 		datagrams = 0;
 	if (in->type->is_packets) {
 		st->received_packets += datagrams;
@@ -221,10 +175,7 @@ uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page 
 	st->lost_at_death_lines += lines;
 	st->lost_at_death_connections += st->open_connections;
 	st->unfinished_lines = st->open_connections = st->held = 0;
-	h->used = h->done = 0;
-	h->done_bytes = 0;
-	for (unsigned i = 0; i < BATCH_ITEMS; i++)
-		h->messages[i].msg_len = 0; /* the next tenant may add packets one by one */
+	receive_clear(r);
 	stats_touch(page, STATS_INPUT, in->index);
 	return lines + (in->wants_items ? datagrams : 0);
 }
@@ -276,7 +227,8 @@ void source_free(struct source *s)
 
 int input_open(struct input *in, struct err *err)
 {
-	in->hand = in->hands[in->slot];
+	receive_clear(in->receive);
+	in->receive->base = in->receive;
 	in->stats = stats_input(in->page, in->index);
 	in->batch.items = calloc(BATCH_ITEMS, sizeof *in->batch.items);
 	in->batch.lines = calloc(BATCH_LINES, sizeof *in->batch.lines);
@@ -356,8 +308,8 @@ unsigned input_cut(struct input *in)
 		char *begin = b->items[in->cut_item].bytes;
 		size_t len = b->items[in->cut_item].len;
 		if (in->type->is_packets) {
-			begin = in->hand->iovecs[in->cut_item].iov_base;
-			len = in->hand->iovecs[in->cut_item].iov_len;
+			begin = in->receive->iovecs[in->cut_item].iov_base;
+			len = in->receive->iovecs[in->cut_item].iov_len;
 		}
 		char *at = in->cut_at ? in->cut_at : begin, *end = begin + len;
 		bool is_last = !in->type->is_stream || in->reading->ended;
@@ -377,22 +329,22 @@ unsigned input_cut(struct input *in)
 
 void input_published(struct input *in, bool batch_done)
 {
-	struct hand *h = in->hand;
+	struct receive_batch *r = in->receive;
 	if (!batch_done) {
-		h->done = in->cut_item;
-		h->done_bytes = 0;
+		r->done = in->cut_item;
+		r->done_bytes = 0;
 		/* cut_at NULL: at the begin of an item, or behind the last of them; on a stream what was kept before lies
 		 * before iov_base */
-		if (in->cut_at && in->cut_at > (char *)h->iovecs[in->cut_item].iov_base)
-			h->done_bytes = (size_t)(in->cut_at - (char *)h->iovecs[in->cut_item].iov_base);
-		h->datagrams_counted = true;
+		if (in->cut_at && in->cut_at > (char *)r->iovecs[in->cut_item].iov_base)
+			r->done_bytes = (size_t)(in->cut_at - (char *)r->iovecs[in->cut_item].iov_base);
+		r->datagrams_counted = true;
 		return;
 	}
-	for (unsigned i = 0; i < h->used; i++)
-		h->messages[i].msg_len = 0;
-	h->used = h->done = 0;
-	h->done_bytes = 0;
-	h->datagrams_counted = false;
+	for (unsigned i = 0; i < r->used; i++)
+		r->messages[i].msg_len = 0;
+	r->used = r->done = 0;
+	r->done_bytes = 0;
+	r->datagrams_counted = false;
 	in->cut_item = 0;
 	in->cut_at = NULL;
 	in->batch.n_items = in->batch.n_lines = 0;

@@ -278,23 +278,23 @@ static unsigned stream_read(struct source *s, struct batch *b)
 {
 	struct connection *c = (struct connection *)s;
 	struct input *in = s->in;
-	struct hand *h = in->hand;
-	char *base = h->slab[0];
+	struct receive_batch *r = in->receive;
+	char *base = r->slab[0];
 	size_t kept = c->keep_bytes;
 	memcpy(base, c->keep, kept);
-	h->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
-	h->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[0], .msg_iovlen = 1}};
-	h->used = 1;
-	/* recvmmsg also for a stream: the kernel writes the length into the hand itself */
-	int n = recvmmsg(s->fd, h->messages, 1, MSG_DONTWAIT, NULL);
+	r->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
+	r->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->iovecs[0], .msg_iovlen = 1}};
+	r->used = 1;
+	/* recvmmsg also for a stream: the kernel writes the length into the batch itself */
+	int n = recvmmsg(s->fd, r->messages, 1, MSG_DONTWAIT, NULL);
 	if (n == -1) {
-		h->used = 0;
+		r->used = 0;
 		if (errno != EAGAIN && errno != EINTR)
 			lost_connection(c);
 		s->drained = true;
 		return 0;
 	}
-	size_t fresh = h->messages[0].msg_len;
+	size_t fresh = r->messages[0].msg_len;
 	if (fresh == 0)
 		return no_more(c, b, base);
 	s->drained = fresh < READ_BYTES;

@@ -61,11 +61,12 @@ void death_account(struct master *m, const struct worker_process *p, struct text
 	struct stats_page *page = p->page;
 	stats_adopt(page);
 	uint64_t in_hand = 0, queued, connections = 0;
-	bool is_lines = true;
+	bool is_lines = true, is_believable = true;
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		connections += stats_input(page, m->inputs[i].index)->open_connections;
 		is_lines &= !m->inputs[i].wants_items;
-		in_hand += input_lost_at_death(&m->inputs[i], p->slot->number, page);
+		struct receive_batch *r = receive_batch(m->receive, p->slot->number, p->which, m->inputs[i].index);
+		in_hand += input_lost_at_death(&m->inputs[i], r, page, &is_believable);
 	}
 	queued = death_account_page(m, page);
 	struct stats_worker *w = stats_worker(page);

@@ -265,7 +265,8 @@ static int make_shared(struct master *m, struct err *err)
 	const struct conf *cf = m->cf;
 	struct world w = {.n_slots = m->n_slots_wanted}, none;
 	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
-	if (!m->stats)
+	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
+	if (!m->receive)
 		return -ENOMEM;
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
@@ -342,12 +343,13 @@ static void stop(struct master *m)
 	if (m->stats)
 		registry_close(&m->registry);
 	for (size_t i = 0; i < m->n_inputs; i++)
-		input_free(&m->inputs[i], false);
+		input_free(&m->inputs[i]);
 	for (size_t i = 0; i < m->n_outputs; i++)
 		output_fini(&m->outputs[i]);
 	free(m->inputs);
 	free(m->outputs);
 	free(m->left_before);
+	receive_free(m->receive);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
 	if (m->loop)

@@ -84,6 +84,7 @@ struct master {
 	int control_fd, http_fd; /* of the program that we were before; -1: none */
 	struct ev_loop *loop;
 	struct stats *stats;
+	struct receive *receive;
 	struct stats_page *page;
 	struct stats_copy *copy; /* for per_second_stats and the last account */
 	struct registry registry; /* owns what inputs read */

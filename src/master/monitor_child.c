@@ -55,6 +55,7 @@ static _Noreturn void run(void *owner, int link)
 	    .http_port = mc->http_port,
 	    .master_pid = getppid(),
 	};
+	receive_child(m->receive, RECEIVE_NOBODY, 0);
 	registry_leave_alone(&m->registry);
 	monitor_run(&setup);
 }

@@ -33,7 +33,7 @@ void reload_apply_at_once(struct reload *r)
 
 static int add_slots(struct master *m, unsigned n, struct err *err)
 {
-	int r = 0;
+	int r = receive_reach(m->receive, n, err);
 	for (unsigned i = m->n_slots; r == 0 && i < n; i++)
 		if (i >= stats_slots(m->stats))
 			r = stats_add_slot(m->stats, err);

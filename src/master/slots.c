@@ -147,6 +147,7 @@ static _Noreturn void run(void *owner, int link)
 	    .n_slots = m->n_slots_wanted,
 	    .stats = m->stats,
 	    .registry = &m->registry,
+	    .receive = m->receive,
 	    .inputs = m->inputs,
 	    .outputs = m->outputs,
 	    .channel = p->slot->taking,

@@ -270,7 +270,7 @@ static int make_input(struct master *m, const struct conf *cf, size_t i, struct 
 	return r;
 }
 
-/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's hand. */
+/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's batch. */
 static void tell_what_is_wanted(struct world *w)
 {
 	for (size_t i = 0; i < w->n_inputs; i++) {

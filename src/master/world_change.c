@@ -104,9 +104,11 @@ void world_give_up(struct master *m, struct world *w)
 		struct input *in = &w->inputs[i];
 		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
 		drop_endpoints(in);
-		if (is_new && in->type)
+		if (is_new && in->type) {
 			stats_retire(m->stats, STATS_INPUT, in->index);
-		input_free(in, !is_new);
+			receive_forget(m->receive, in->index);
+		}
+		input_free(in);
 	}
 	if (w->inputs)
 		registry_sweep(&m->registry);
@@ -219,8 +221,12 @@ void world_close(struct master *m, struct world *gone)
 {
 	if (gone->inputs)
 		registry_sweep(&m->registry);
-	for (size_t i = 0; i < gone->n_inputs; i++)
-		input_free(&gone->inputs[i], has_input(m->inputs, m->n_inputs, gone->inputs[i].index));
+	for (size_t i = 0; i < gone->n_inputs; i++) {
+		struct input *in = &gone->inputs[i];
+		if (!has_input(m->inputs, m->n_inputs, in->index))
+			receive_forget(m->receive, in->index);
+		input_free(in);
+	}
 	stats_publish(m->page);
 	free(gone->inputs);
 	conf_free((struct conf *)(uintptr_t)gone->cf);

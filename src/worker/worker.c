@@ -142,6 +142,7 @@ static int open_inputs(struct worker *w, struct err *err)
 		in->loop = w->loop;
 		in->page = w->page;
 		in->slot = w->slot;
+		in->receive = receive_batch(w->setup->receive, w->slot, w->setup->which, in->index);
 		in->on_source = source_opened;
 		in->on_readable = source_readable;
 		in->on_end = source_closing;
@@ -307,7 +308,7 @@ static void discard_inputs(struct worker *w)
 		while (in->wants_lines && in->reading && input_cut(in) > 0)
 			;
 		in->reading = NULL;
-		input_published(in, true); /* the hand is free: the next batch is cut from its start */
+		input_published(in, true); /* the next batch is cut from its start */
 		while (in->sources) {
 			struct source *s = in->sources;
 			while (!s->ended && clock_us() < until && in->type->read(s, &in->batch) > 0) {
@@ -368,6 +369,7 @@ void worker_run(const struct worker_setup *setup)
 	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
+	receive_child(setup->receive, setup->slot, setup->which);
 	close_others(setup);
 	if (setup->cf->daemon)
 		proc_leave_terminal();
