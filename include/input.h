@@ -62,8 +62,6 @@ struct input_type {
 	bool (*pass)(struct source *s);
 	/* The other end of it: takes fd. */
 	void (*take)(struct input *in, int fd, const struct input_passed *p);
-	/* Another `cf` is in effect, which differs in what is LIVE. NULL: it looks there anyway. */
-	void (*reload)(struct input *in);
 	/* Reads one batch into in->receive, fills b->items and counts them. Returns items; 0: nothing is there now. Sets
 	 * s->drained when surely nothing more is there, s->ended when nothing will ever be (EOF, error). */
 	unsigned (*read)(struct source *s, struct batch *b);
@@ -219,8 +217,6 @@ unsigned input_cut(struct input *in);
 void input_published(struct input *in, bool batch_done);
 /* Reads fd, the socket of a slot without tenant, too (takes fd). Datagrams only. 0, or -errno. */
 int input_adopt(struct input *in, int fd, unsigned lent_by);
-/* Worker: the configuration in effect is another one, which differs in what is LIVE. */
-void input_reload(struct input *in, const struct conf *cf);
 void input_release(struct input *in, unsigned lent_by);
 /* Worker: what our own outputs talk to is left out of what we capture. */
 void input_exclude(struct input *in, const char *brokers);

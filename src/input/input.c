@@ -252,18 +252,6 @@ int input_adopt(struct input *in, int fd, unsigned lent_by)
 	return 0;
 }
 
-void input_reload(struct input *in, const struct conf *cf)
-{
-	in->conf = cf;
-	in->cf = &cf->inputs[in->cf->index];
-	for (unsigned i = 0; i < in->n_endpoints; i++) {
-		in->endpoints[i]->conf = cf;
-		in->endpoints[i]->cf = in->cf;
-	}
-	if (in->type->reload)
-		in->type->reload(in);
-}
-
 void input_exclude(struct input *in, const char *brokers)
 {
 	for (unsigned i = 0; in->type->exclude && in->cf->exclude_own && i < in->n_endpoints; i++)

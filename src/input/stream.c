@@ -195,11 +195,6 @@ static int stream_open(struct input *in, struct err *err)
 	return 0;
 }
 
-static void stream_reload(struct input *in)
-{
-	watch_idle(in->impl);
-}
-
 static void stream_drain(struct input *in)
 {
 	struct stream *st = in->impl;
@@ -395,7 +390,6 @@ const struct input_type input_tcp = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
 };
 
 const struct input_type input_unix = {
@@ -409,5 +403,4 @@ const struct input_type input_unix = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
 };

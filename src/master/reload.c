@@ -141,9 +141,6 @@ static enum conf_reload class_of(const struct reload *r)
 {
 	const struct master *m = r->m;
 	enum conf_reload class = r->diff.reload;
-	for (size_t i = 0; i < r->diff.n; i++)
-		if (r->diff.changes[i].place != CONF_PLACE_TOP)
-			class = MAX(class, CONF_RELOAD_RESPAWN);
 	if (master_workers(r->cf) != m->n_slots_wanted)
 		class = MAX(class, CONF_RELOAD_RESPAWN);
 	for (unsigned i = 0; i < m->n_slots; i++)
@@ -189,9 +186,9 @@ static void checked(struct try *check, int status)
 	struct err err = {""};
 	if (status != 0)
 		check_failed(r, status);
-	else if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_LIVE, &err) != 0)
+	else if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_AT_ONCE, &err) != 0)
 		reload_give_up(r, err.text, NULL);
-	else if (r->class == CONF_RELOAD_LIVE)
+	else if (r->class == CONF_RELOAD_AT_ONCE)
 		reload_apply_at_once(r);
 	else
 		reload_apply_rolling(r);

@@ -28,7 +28,7 @@ void reload_apply_at_once(struct reload *r)
 	for (unsigned i = 0; i < m->n_slots; i++)
 		m->slots[i].now->generation = m->generation;
 	world_close(m, &r->gone);
-	reload_finish(r, conf_reload_word(CONF_RELOAD_LIVE));
+	reload_finish(r, conf_reload_word(CONF_RELOAD_AT_ONCE));
 }
 
 static int add_slots(struct master *m, unsigned n, struct err *err)

@@ -25,8 +25,8 @@ static void refuse_one(const struct reload *r, const struct conf_change *c, stru
 {
 	const struct master *m = r->m;
 	const struct conf *old = m->cf;
-	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE;
-	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_LIVE;
+	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE;
+	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_AT_ONCE;
 	for (size_t i = 0; i < ARRAY_LEN(top_options); i++)
 		is_known |= is(c, top_options[i]);
 	if (!is_known)
@@ -41,7 +41,7 @@ static void refuse_one(const struct reload *r, const struct conf_change *c, stru
 	if (is_input && (is(c, "fanout") || is(c, "driver")))
 		text_add(why, "inputs.%s.%s cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name, c->option);
-	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE &&
+	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE &&
 	    is_fixed(old, c->was))
 		text_add(why, "inputs.%s reads a DPDK port, which cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name);
@@ -52,7 +52,7 @@ static void refuse_whole(const struct reload *r, struct text *why)
 	const struct master *m = r->m;
 	unsigned workers = master_workers(r->cf);
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_LIVE)
+		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_AT_ONCE)
 			text_add(why, "inputs.%s reads files and ends with them; start another millrace\n",
 				 m->inputs[i].cf->name);
 		if (is_fixed(m->cf, m->inputs[i].cf->index) && workers != m->n_slots)
@@ -61,7 +61,7 @@ static void refuse_whole(const struct reload *r, struct text *why)
 				 m->inputs[i].cf->name);
 	}
 	for (size_t i = 0; i < r->cf->n_inputs; i++)
-		if (r->cf->inputs[i].type == CONF_INPUT_TYPE_FILE && r->class > CONF_RELOAD_LIVE &&
+		if (r->cf->inputs[i].type == CONF_INPUT_TYPE_FILE && r->class > CONF_RELOAD_AT_ONCE &&
 		    why->len == 0)
 			text_add(why, "inputs.%s: files cannot be added by a reload; start another millrace\n",
 				 r->cf->inputs[i].name);

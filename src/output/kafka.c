@@ -424,23 +424,11 @@ static void kafka_unprepare(struct output *out)
 	out->shared = NULL;
 }
 
-/* batch_bytes and batch_delay are looked at whenever a message is begun; what is held back is tried anew, in case that
- * overflow is no longer `block`. */
-static int kafka_reload(struct output *out, const struct conf_output *cf, void *shared)
-{
-	struct kafka *k = out->impl;
-	(void)cf, (void)shared;
-	if (k->draft->held_records > 0)
-		ev_feed_event(out->loop, &k->room_event, EV_CUSTOM);
-	return 0;
-}
-
 const struct output_type output_kafka = {
     .name = "kafka",
     .check = kafka_check,
     .prepare = kafka_prepare,
     .unprepare = kafka_unprepare,
-    .reload = kafka_reload,
     .open = kafka_open,
     .send = kafka_send,
     .pump = kafka_pump,

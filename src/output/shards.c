@@ -97,20 +97,6 @@ bool shards_fill_from(struct shards *s, const void *bytes, size_t len)
 	return true;
 }
 
-struct shards *shards_open(int fd)
-{
-	struct stat sb;
-	if (fstat(fd, &sb) == -1 || (size_t)sb.st_size < sizeof(struct shards))
-		return NULL;
-	struct shards *s = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	if (s == MAP_FAILED)
-		return NULL;
-	if (shards_bytes(s->n, s->n_backends) == (size_t)sb.st_size)
-		return s;
-	munmap(s, (size_t)sb.st_size);
-	return NULL;
-}
-
 struct shards *shards_new(const struct conf_output *cf)
 {
 	int fd;

@@ -108,10 +108,6 @@ static unsigned put_lines(struct statsite *st, const struct line *lines, unsigne
 	for (unsigned i = 0; i < n; i++) {
 		const struct line *l = &lines[i];
 		struct backend *be = to[i];
-		if (UNLIKELY(st->pass_fd != -1)) {
-			statsite_pass_line(be, l);
-			continue;
-		}
 		statsite_changed(be);
 		if (UNLIKELY(!queue_put(&be->queue, l->bytes, l->len)) && !backend_put_slowly(be, l)) {
 			wait_for_room(be, l->len);
@@ -290,11 +286,6 @@ static void statsite_unprepare(struct output *out)
 	out->shared = NULL;
 }
 
-static void *statsite_shared_open(int fd)
-{
-	return shards_open(fd);
-}
-
 static void statsite_free(struct statsite *st)
 {
 	if (st == NULL)
@@ -353,7 +344,6 @@ static int statsite_open(struct output *out, struct err *err)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
 	}
 	st->magic = STATSITE_MAGIC;
-	st->pass_fd = -1;
 	st->out = out;
 	st->shards = out->shared;
 	st->n_backends = n;
@@ -421,10 +411,6 @@ const struct output_type output_statsite = {
     .prepare = statsite_prepare,
     .fill = statsite_fill,
     .unprepare = statsite_unprepare,
-    .reload = statsite_reload,
-    .pass = statsite_pass,
-    .take = statsite_take,
-    .shared_open = statsite_shared_open,
     .hand_over = statsite_hand_over,
     .take_over = statsite_take_over,
     .go = statsite_go,

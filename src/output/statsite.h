@@ -81,7 +81,6 @@ struct backend {
 	uint64_t dropped_at_down;
 	bool is_down_logged;
 	/* Gets no new lines, and ends when it is empty: */
-	bool is_leaving;	     /* removed by a reload */
 	bool is_finishing;	     /* a connection of another worker that has no place here */
 	struct conf_backend *own_cf; /* … then `cf`; the tree that it came from is gone */
 	TAILQ_ENTRY(backend) finishing;
@@ -112,7 +111,6 @@ struct statsite {
 	uint64_t n_given;	     /* backends that were handed over … */
 	uint64_t given_chunks_bytes; /* … what tells of their chunks, behind the slabs of the pool's memfd */
 	bool is_draining;
-	int pass_fd; /* what comes is for another worker: it goes here; -1: no */
 	struct backend_list stuck; /* for whose room batches are held back: one for each input at most */
 	uint64_t log_window_us, log_lines, log_held;
 };
@@ -165,13 +163,6 @@ void statsite_look_at_finishing(struct statsite *st);
 /* All of them end now; what they hold is counted. */
 void statsite_close_finishing(struct statsite *st);
 
-/* statsite_reload.c */
-int statsite_reload(struct output *out, const struct conf_output *cf, void *shared);
-/* statsite_pass.c */
-int statsite_pass(struct output *out);
-void statsite_take(struct output *out, int fd, uint64_t records);
-/* A line while we pass. */
-void statsite_pass_line(struct backend *be, const struct line *l);
 
 /* backend.c */
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft);
