@@ -31,6 +31,8 @@ static void hear(struct keeper *k, const struct monitor_message *msg)
 		life_ready(&k->life, clock_us());
 		keeper_look(k->m);
 	}
+	for (uint64_t file = msg->value; msg->type == MONITOR_PAGE && file < stats_files(k->m->stats); file++)
+		keeper_tell(k->m, MONITOR_PAGE, file, stats_reader_fd(k->m->stats, (unsigned)file));
 	/* its page's scopes only, and within them: it may be under somebody else's command by now */
 	if (msg->type == MONITOR_NAME && stats_scope_is_monitors(msg->scope) &&
 	    msg->index < stats_entries_max(k->m->stats, msg->scope))

@@ -240,6 +240,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_kernel_drops(&m->inputs[i], m->page);
 	stats_publish(m->page);
+	stats_belief_look(m->belief, clock_us());
 	if (m->has_started && !m->is_draining && !m->drain_at_us)
 		slots_renew_stale(m);
 	master_look_at_drain(m);
@@ -300,7 +301,8 @@ static int make_shared(struct master *m, struct err *err)
 	stats_touch(m->page, STATS_MASTER, 0);
 	stats_publish(m->page);
 	m->copy = stats_copy_new(m->stats);
-	return m->copy ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
+	m->belief = m->copy ? stats_belief_new(m->stats, m->copy) : NULL;
+	return m->belief ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
 static int start(struct master *m, struct err *err)
@@ -359,6 +361,7 @@ static void stop(struct master *m)
 	free(m->outputs);
 	free(m->left_before);
 	receive_free(m->receive);
+	stats_belief_free(m->belief);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
 	if (m->loop)

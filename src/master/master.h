@@ -43,7 +43,7 @@ struct slot {
 	struct ev_io writable;
 	struct letters connections; /* of the last tenant, for the next */
 	uint64_t generation;	    /* of the configuration that its tenant has, or had */
-	uint64_t marking;	    /* of its page: world_mark_page */
+	uint64_t marking[STATS_SLOT_PAGES]; /* of its pages: world_mark_page */
 	bool is_leaving;	    /* the tenant was asked to make place … */
 	bool was_told;		    /* … since somebody sent it a TERM */
 	bool is_ending;		    /* … for nobody */
@@ -90,7 +90,8 @@ struct master {
 	struct stats *stats;
 	struct receive *receive;
 	struct stats_page *page;
-	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct stats_copy *copy; /* for per_second_stats, the last account, and: */
+	struct stats_belief *belief;
 	struct input *inputs;
 	struct output *outputs;
 	struct slot *slots;
@@ -215,8 +216,9 @@ void reload_applied(struct slot *s, uint64_t generation);
 void reload_failed_worker(struct slot *s);
 void reload_abort(struct master *m); /* the program ends */
 
-/* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
-void death_account(struct master *m, struct slot *s, struct text *t);
+/* death.c: takes over the page of the process that has ended, if its numbers can be believed, and counts what it had in
+ * memory, unless it has counted that itself (left_clean). Adds a clause for people to `t`. */
+void death_account(struct master *m, struct slot *s, bool left_clean, struct text *t);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
  * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough

@@ -193,9 +193,10 @@ static void start(struct slot *s)
 	}
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_renew(&m->inputs[i], s->number, m->page);
-	if (s->marking != m->marking)
+	if (s->marking[s->which] != m->marking)
 		world_mark_page(m, s->page);
-	s->marking = m->marking;
+	s->marking[s->which] = m->marking;
+	stats_belief_note(m->belief, s->number, s->which, clock_us());
 	s->generation = m->generation;
 	s->has_left = false;
 	pid_t pid = fork();
@@ -268,10 +269,7 @@ static void died(struct slot *s, int status)
 	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
 	bool is_last = for_good || s->is_ending || upgrade_is_leaving(m);
 	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, is_last);
-	if (left_clean)
-		stats_adopt(s->page); /* it has counted what it left */
-	else
-		death_account(m, s, &t);
+	death_account(m, s, left_clean, &t);
 	if (unread)
 		text_add(&t, "; %llu packets waited unread in its ring", (unsigned long long)unread);
 	if (!was_asked || (s->was_told && !m->is_draining))
@@ -483,7 +481,7 @@ void slot_init(struct master *m, unsigned number)
 	s->m = m;
 	s->number = number;
 	s->link = -1;
-	s->page = stats_slot_page(m->stats, number);
+	s->page = stats_slot_page(m->stats, number, s->which);
 	STAILQ_INIT(&s->outbox);
 	STAILQ_INIT(&s->connections);
 	life_init(&s->life, clock_us());

@@ -229,15 +229,11 @@ bool upgrade_is_leaving(const struct master *m)
 static void go(struct upgrade *u)
 {
 	struct master *m = u->m;
-	struct err err = {""};
 	char text[100];
-	int pages = stats_reader_fd(m->stats, &err);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		put_connections(u, &m->slots[i]);
-	if (pages >= 0) {
-		put_word(u, UPGRADE_COUNTERS, pages);
-		close(pages);
-	}
+	for (unsigned i = 0; i < stats_files(m->stats); i++)
+		put_word(u, UPGRADE_COUNTERS, stats_reader_fd(m->stats, i));
 	pidfile_leave(m);
 	notify_heir(m, u->pid);
 	keeper_leave(m);

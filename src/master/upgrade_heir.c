@@ -19,6 +19,8 @@ struct heir {
 	int fd;
 	struct ev_io io;
 	struct ev_timer import;
+	int fds[STATS_SLOTS_MAX * STATS_SLOT_PAGES + 2]; /* of the predecessor's pages */
+	size_t n_fds;
 	struct stats *pages; /* the predecessor's */
 	struct stats_copy *copy;
 	int page; /* of ours that they go to; -1: none is left */
@@ -132,7 +134,7 @@ static void import(struct heir *h)
 {
 	if (!h->copy || h->page == -1 || stats_copy_take(h->copy, NULL) != 0)
 		return;
-	struct stats_page *page = stats_slot_page(h->m->stats, (unsigned)h->page);
+	struct stats_page *page = stats_slot_page(h->m->stats, (unsigned)h->page, 0);
 	stats_import(h->m->stats, page, h->copy);
 	world_mark_page(h->m, page);
 }
@@ -143,11 +145,13 @@ static void import_again(struct ev_loop *loop, struct ev_timer *timer, int event
 	import(timer->data);
 }
 
-static void open_pages(struct heir *h, int fd)
+static void open_pages(struct heir *h)
 {
 	struct master *m = h->m;
 	struct err err = {""};
-	h->pages = stats_open(fd, &err);
+	h->pages = stats_open(h->fds, h->n_fds, &err);
+	while (h->n_fds > 0)
+		close(h->fds[--h->n_fds]);
 	h->copy = h->pages ? stats_copy_new(h->pages) : NULL;
 	unsigned page = stats_slots(m->stats);
 	if (!h->copy || stats_add_slot(m->stats, &err) != 0) {
@@ -260,10 +264,14 @@ static void heard(struct ev_loop *loop, struct ev_io *io, int events)
 			take_lines(h, &msg, fd);
 			continue;
 		}
-		if (msg.type == UPGRADE_COUNTERS && fd != -1)
-			open_pages(h, fd);
-		if (msg.type == UPGRADE_GO)
+		if (msg.type == UPGRADE_COUNTERS && fd != -1 && h->n_fds < ARRAY_LEN(h->fds)) {
+			h->fds[h->n_fds++] = fd;
+			continue;
+		}
+		if (msg.type == UPGRADE_GO) {
+			open_pages(h);
 			go(h, (pid_t)msg.number);
+		}
 		if (fd != -1)
 			close(fd);
 	}

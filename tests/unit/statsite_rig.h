@@ -181,7 +181,8 @@ static inline void rig_check(void)
 	MUST(stats_copy_take(rig.copy, NULL) == 0);
 	unsigned wrong = 0;
 	for (unsigned i = 0; i < rig.co.n_backends; i++) {
-		const struct stats_backend *d = stats_block(rig.copy, 0, STATS_BACKEND, i);
+		struct stats_backend sum_of, *d = &sum_of;
+		stats_sum(rig.copy, 0, STATS_BACKEND, i, d);
 		uint64_t in = 0, sum = 0;
 #define COUNTER(scope, name, kind, ledger, ...) RIG_##scope(name, ledger)
 #define RIG_WORKER(...)
@@ -204,7 +205,8 @@ static inline void rig_check(void)
 #include <tbl/counter.def>
 		wrong += in != sum;
 	}
-	const struct stats_output *o = stats_block(rig.copy, 0, STATS_OUTPUT, 0);
+	struct stats_output sum_of, *o = &sum_of;
+	stats_sum(rig.copy, 0, STATS_OUTPUT, 0, o);
 	wrong += o->offered_records != o->taken_records + o->held_records + o->dropped_shutdown_records;
 	wrong += o->taken_records != RIG_SUM(offered_records);
 	if (wrong > 0)
@@ -341,7 +343,7 @@ static inline void rig_open(void)
 	rig.copy = stats_copy_new(rig.stats);
 	rig.out.loop = rig.loop;
 	rig.out.resolver = net_resolver_new(rig.loop, &err);
-	rig.out.page = stats_slot_page(rig.stats, 0);
+	rig.out.page = stats_slot_page(rig.stats, 0, 0);
 	rig.out.n_slots = 1;
 	rig.out.on_room = rig_on_room;
 	MUST(rig.copy != NULL && rig.out.resolver != NULL);
