@@ -48,7 +48,7 @@ static void client_close(struct client *c)
 
 struct answer {
 	struct text text;
-	int fd; /* a descriptor to go with it; -1: none */
+	int fd; /* a descriptor to go with it, borrowed; -1: none */
 	struct client *client;
 	bool is_later; /* control_answer will be called */
 };
@@ -56,14 +56,20 @@ struct answer {
 static void ask_pages(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
-	struct err err = {""};
-	int r = stats_reader_fd(m->stats, &err);
-	if (r < 0) {
-		text_add(&a->text, "error %s", err.text);
-		return;
-	}
-	a->fd = r;
+	a->fd = stats_reader_fd(m->stats, 0);
 	text_add(&a->text, "ok %s %d", MILLRACE_VERSION, (int)getpid());
+}
+
+/* The other files, one an answer: there may be more than a socket's buffer holds. */
+static void ask_page(struct master *m, const char *arg, struct answer *a)
+{
+	uint64_t file;
+	bool is_number = text_parse_uint(arg, &file) == 0 && file < stats_files(m->stats);
+	a->fd = is_number ? stats_reader_fd(m->stats, (unsigned)file) : -1;
+	if (a->fd == -1)
+		text_add(&a->text, "error there are the pages 0 to %u", stats_files(m->stats) - 1);
+	else
+		text_add(&a->text, "ok %s %d", MILLRACE_VERSION, (int)getpid());
 }
 
 static void ask_log(struct master *m, const char *arg, struct answer *a)
@@ -166,8 +172,6 @@ static bool answer(struct client *c, size_t len)
 		commands[i].ask(c->control->m, arg ? arg : "", &a);
 	if (!a.is_later)
 		say(c, &a.text, a.fd);
-	if (a.fd != -1)
-		close(a.fd);
 	text_free(&a.text);
 	return !a.is_later;
 }

@@ -230,6 +230,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	struct master *m = timer->data;
 	registry_count(&m->registry);
 	stats_publish(m->page);
+	stats_belief_look(m->belief, clock_us());
 	if (m->has_started && !m->is_draining)
 		slots_renew_stale(m);
 	account_second(m);
@@ -291,7 +292,8 @@ static int make_shared(struct master *m, struct err *err)
 	stats_touch(m->page, STATS_MASTER, 0);
 	stats_publish(m->page);
 	m->copy = stats_copy_new(m->stats);
-	return m->copy ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
+	m->belief = m->copy ? stats_belief_new(m->stats, m->copy) : NULL;
+	return m->belief ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
 static int start(struct master *m, struct err *err)
@@ -350,6 +352,7 @@ static void stop(struct master *m)
 	free(m->outputs);
 	free(m->left_before);
 	receive_free(m->receive);
+	stats_belief_free(m->belief);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
 	if (m->loop)

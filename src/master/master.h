@@ -86,7 +86,8 @@ struct master {
 	struct stats *stats;
 	struct receive *receive;
 	struct stats_page *page;
-	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct stats_copy *copy; /* for per_second_stats, the last account, and: */
+	struct stats_belief *belief;
 	struct registry registry; /* owns what inputs read */
 	struct input *inputs;
 	struct output *outputs;
@@ -198,6 +199,7 @@ void reload_look(struct master *m);
 void reload_failed_worker(struct slot *s, const char *why);
 void reload_abort(struct master *m); /* the program ends */
 
+
 /* The workers of the program before are rolled; `client` as above. */
 void reload_resume(struct master *m, uint64_t client);
 
@@ -215,8 +217,9 @@ bool resume_fill(struct output *out); /* with the map of the rehearsal; false: t
 void resume_slots(struct master *m);
 void resume_go(struct master *m);
 
-/* death.c: takes the dead worker's page over and counts what it had in memory. Adds a clause for people to `t`. */
-void death_account(struct master *m, const struct worker_process *p, struct text *t);
+/* death.c: takes over the page of the process that has ended, if its numbers can be believed, and counts what it had in
+ * memory, unless it has counted that itself (left_clean). Adds a clause for people to `t`. */
+void death_account(struct master *m, const struct worker_process *p, bool left_clean, struct text *t);
 /* … what stands in a page as queued or in flight. Returns records. */
 uint64_t death_account_page(struct master *m, struct stats_page *page);
 

@@ -284,7 +284,7 @@ static void read_pages(struct master *m, const struct state_line *line)
 {
 	struct resume *r = the_resume;
 	struct err err = {""};
-	int fds[2 * STATS_SLOTS_MAX + 2];
+	int fds[2 * STATS_SLOTS_MAX + 2] = {-1};
 	size_t n = 0;
 	for (unsigned k = 0; k < line->n && n < ARRAY_LEN(fds); k++)
 		fds[n++] = take_fd(line, k);

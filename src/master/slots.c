@@ -173,6 +173,7 @@ int worker_start(struct worker_process *p)
 	if (p->marking != m->marking)
 		world_mark_page(m, p->page);
 	p->marking = m->marking;
+	stats_belief_note(m->belief, s->number, p->which, clock_us());
 	p->generation = m->generation;
 	p->is_foreign = false;
 	p->is_ready = p->is_leaving = p->has_left = false;
@@ -214,10 +215,8 @@ static void report(struct worker_process *p, int status, bool left_clean, bool i
 	process_report(&p->child.process, name, status, &t);
 	if (p->is_foreign)
 		text_add(&t, "; it was of the program before"); /* resume.c counts what it had */
-	else if (left_clean)
-		stats_adopt(p->page); /* it has counted what it left */
 	else
-		death_account(s->m, p, &t);
+		death_account(s->m, p, left_clean, &t);
 	if (is_news)
 		log_warn("%s", t.s ? t.s : "a worker died");
 	text_free(&t);

@@ -303,7 +303,7 @@ void upgrade_begin(struct master *m, uint64_t client)
 	}
 	if (r != 0) {
 		char text[300];
-		snprintf(text, sizeof(text), "%s cannot be rehearsed: %s.", program_path, strerror(-r));
+		snprintf(text, sizeof(text), "the new program cannot be rehearsed: %s.", strerror(-r));
 		give_up(u, text);
 	}
 }

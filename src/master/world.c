@@ -66,7 +66,7 @@ void world_name(struct master *m)
 void world_mark_page(struct master *m, struct stats_page *page)
 {
 	uint64_t fed[STATS_OUTPUTS_MAX][3] = {{0}};
-	unsigned n_outputs = stats_page_used(page, STATS_OUTPUT);
+	unsigned n_outputs = MIN(stats_page_used(page, STATS_OUTPUT), stats_entries(m->stats, STATS_OUTPUT));
 	for (unsigned i = 0; i < stats_page_used(page, STATS_INPUT); i++) {
 		stats_input(page, i)->feeds = 0;
 		stats_touch(page, STATS_INPUT, i);

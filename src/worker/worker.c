@@ -354,7 +354,7 @@ void worker_run(const struct worker_setup *setup)
 	    .setup = setup,
 	    .cf = setup->cf,
 	    .slot = setup->slot,
-	    .page = stats_slot_page(setup->stats, setup->slot),
+	    .page = stats_slot_page(setup->stats, setup->slot, setup->which),
 	    .inputs = setup->inputs,
 	    .outputs = setup->outputs,
 	    .n_inputs = setup->cf->n_inputs,
@@ -369,6 +369,7 @@ void worker_run(const struct worker_setup *setup)
 	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
+	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	receive_child(setup->receive, setup->slot, setup->which);
 	close_others(setup);
 	if (setup->cf->daemon)
@@ -376,7 +377,7 @@ void worker_run(const struct worker_setup *setup)
 	LIST_INIT(&w.takeovers);
 	w.stats = stats_worker(w.page);
 	/* before anything that starts threads: librdkafka's would keep what they began with */
-	bool is_safe = privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
+	is_safe = is_safe && privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
