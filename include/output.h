@@ -15,6 +15,7 @@
 #include <stats.h>
 
 struct ev_loop;
+struct handover;
 struct net_resolver;
 struct output;
 
@@ -59,6 +60,15 @@ struct output_type {
 	void (*take)(struct output *out, int fd, uint64_t records);
 	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
 	void *(*shared_open)(int fd);
+	/* Worker that leaves, its successor is ready and waits: sends what it holds over the channel. Blocks for as long as
+	 * the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was sent is no
+	 * longer pending(). */
+	void (*hand_over)(struct output *out, int channel, uint64_t deadline_us);
+	/* Worker: takes over one message of this output. Takes fd (-1: none). Whatever it cannot place is counted. */
+	void (*take_over)(struct output *out, const struct handover *msg, size_t len, int fd);
+	/* Worker: nothing more is taken over: what did not come is opened now. Only called when out->awaits was set before
+	 * open. */
+	void (*go)(struct output *out);
 	/* Worker: out->file is another one. NULL: it has none. */
 	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
@@ -92,6 +102,8 @@ struct output {
 	/* The output's own peers changed: "10.0.0.1:9092,[::1]:9092", numeric. From the loop. NULL: nobody asks. */
 	void (*on_peers)(struct output *out, const char *peers);
 	bool dense;
+	bool awaits;	/* a predecessor hands over: open connects nothing before go */
+	bool takes_all; /* we leave: send takes everything, whatever the limits, since hand_over comes next */
 
 	void *impl; /* of open */
 };

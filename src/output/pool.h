@@ -49,6 +49,9 @@ struct pool {
 	uint32_t partial;    /* list of slabs with free small chunks */
 	uint32_t reserve;    /* slabs that only queues with little may take */
 	uint64_t used_bytes; /* chunks in use */
+	uint32_t spare;      /* slabs that are only for use beyond the limit */
+	uint64_t outside_bytes; /* memory elsewhere that counts as taken from here */
+	bool is_unlimited;      /* both count for nothing now */
 };
 
 /* Room for `bytes`, at least two slabs. 0, or -errno with err. */
@@ -65,7 +68,13 @@ bool pool_has_chunk(const struct pool *p, uint32_t bytes, bool may_use_reserve);
 /* True while less than half of the slabs are in use: then queues may waste space to save time. */
 static inline uint32_t pool_free_slabs(const struct pool *p)
 {
-	return p->n_free + p->n_fresh;
+	uint32_t n = p->n_free + p->n_fresh;
+	uint64_t withheld = p->is_unlimited ? 0 : p->spare + p->outside_bytes / POOL_SLAB_BYTES;
+	return n - (uint32_t)MIN(n, withheld);
+}
+static inline uint32_t pool_limit_slabs(const struct pool *p)
+{
+	return p->n_slabs - p->spare;
 }
 static inline bool pool_is_roomy(const struct pool *p)
 {
