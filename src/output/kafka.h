@@ -325,7 +325,7 @@ struct kafka {
 
 	bool is_up, is_down_said;
 	uint64_t down_us, dropped_at_down;
-	struct log_limit log_limits[4];
+	struct log_limit log_limits[5];
 
 	struct {
 		struct message *message;

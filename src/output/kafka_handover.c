@@ -269,10 +269,13 @@ static uint32_t taken_read(struct kafka *k, struct taken *t)
 /* Records of a file that cannot be taken over, as far as is known. */
 static void count_lost(struct kafka *k, uint64_t records)
 {
+	uint64_t held;
 	k->backend->taken_over_records += records;
 	k->backend->dropped_memory_records += records;
-	log_error("output \"%s\": %llu records of the worker before are lost: no memory or descriptor to take them over",
-		  k->out->cf->name, (unsigned long long)records);
+	if (log_limit_pass(&k->log_limits[4], clock_us(), 5000, &held))
+		log_error("output \"%s\": %llu records of the worker before are lost: no memory or descriptor to take "
+			  "them over",
+			  k->out->cf->name, (unsigned long long)records);
 }
 
 void kafka_take_over(struct output *out, const struct handover *msg, size_t len, int fd)
