@@ -16,6 +16,7 @@
 #include <stats.h>
 
 struct ev_loop;
+struct handover;
 struct net_resolver;
 struct output;
 

@@ -380,6 +380,7 @@ bool backend_put_slowly(struct backend *be, const struct line *l)
 				continue;
 		}
 		if (st->out->takes_all) {
+			st->pool.is_unlimited = true;
 			if (!queue_put_beyond(q, l->bytes, l->len))
 				refuse(be, &be->draft->dropped_memory_records);
 			return true;

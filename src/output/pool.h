@@ -20,6 +20,7 @@ enum {
 	POOL_PAGE_BYTES = 4096,
 	POOL_SLAB_PAGES = 17,
 	POOL_SLAB_BYTES = POOL_SLAB_PAGES * POOL_PAGE_BYTES,
+	POOL_SPARE_SLABS = 128, /* never touched, but for the batch that a worker holds when it leaves (takes_all) */
 	CHUNK_SLACK = 64, /* behind the room, so that a line may be copied in steps of 64 bytes */
 	CHUNK_LARGE_ROOM = POOL_SLAB_BYTES - CHUNK_SLACK,
 	CHUNK_SMALL_ROOM = POOL_PAGE_BYTES - CHUNK_SLACK,
@@ -65,7 +66,11 @@ struct pool {
 	uint32_t reserve;    /* slabs that only queues with little may take */
 	uint64_t used_bytes; /* chunks in use */
 	LIST_HEAD(region_list, region) regions; /* of workers before us */
-	uint32_t foreign_pages;		        /* in use there: they count against our slabs */
+	/* What counts as taken from here, but for is_unlimited: */
+	uint32_t spare;		/* slabs that are only for use beyond the limit */
+	uint32_t foreign_pages; /* in use in regions of workers before us */
+	uint64_t outside_bytes; /* memory elsewhere */
+	bool is_unlimited;
 };
 
 /* Room for `bytes`, at least two slabs. 0, or -errno with err. */
@@ -84,8 +89,13 @@ bool pool_has_chunk(const struct pool *p, uint32_t bytes, bool may_use_reserve);
 /* Slabs that may be taken. */
 static inline uint32_t pool_free_slabs(const struct pool *p)
 {
-	uint32_t foreign = (p->foreign_pages + POOL_SLAB_PAGES - 1) / POOL_SLAB_PAGES, own = p->n_free + p->n_fresh;
-	return own > foreign ? own - foreign : 0;
+	uint32_t n = p->n_free + p->n_fresh, foreign = (p->foreign_pages + POOL_SLAB_PAGES - 1) / POOL_SLAB_PAGES;
+	uint64_t withheld = p->is_unlimited ? 0 : p->spare + foreign + p->outside_bytes / POOL_SLAB_BYTES;
+	return n - (uint32_t)MIN(n, withheld);
+}
+static inline uint32_t pool_limit_slabs(const struct pool *p)
+{
+	return p->n_slabs - p->spare;
 }
 /* True while less than half of the slabs are in use: then queues may waste space to save time. */
 static inline bool pool_is_roomy(const struct pool *p)
