@@ -245,6 +245,20 @@ static const struct child_type worker_type = {
     .on_exit = on_exit_of_worker,
 };
 
+/* Marking makes the page's equations hold, whatever they were: what is wrong must be said before. */
+static void mark_page(struct slot *s)
+{
+	struct master *m = s->m;
+	struct text t = {0};
+	if (s->now.marking == m->marking)
+		return;
+	if (s->now.marking != 0 && stats_copy_take(m->copy, NULL) == 0 && stats_check(m->copy, &t) > 0)
+		log_error("the counters do not balance: %s", t.s ? t.s : "");
+	text_free(&t);
+	world_mark_page(m, s->now.page);
+	s->now.marking = m->marking;
+}
+
 static void start(struct slot *s)
 {
 	struct master *m = s->m;
@@ -252,9 +266,7 @@ static void start(struct slot *s)
 	restart_started(&s->restart, clock_us());
 	for (size_t i = 0; i < m->n_inputs; i++)
 		input_renew(&m->inputs[i], s->number, m->page);
-	if (s->now.marking != m->marking)
-		world_mark_page(m, s->now.page);
-	s->now.marking = m->marking;
+	mark_page(s);
 	s->now.generation = m->generation;
 	s->now.has_left = false;
 	int r = child_start(&s->now.child, m->loop, &what);
