@@ -18,6 +18,7 @@ static struct ev_loop *loop;
 static struct net_link a, b;
 static uint32_t n_heard, n_with_fd;
 static bool has_ended, keeps, has_room;
+static struct net_messages kept = STAILQ_HEAD_INITIALIZER(kept);
 
 struct numbered {
 	uint32_t number;
@@ -32,6 +33,8 @@ static bool on_message(struct net_link *l, struct net_message *m)
 	ck_assert_uint_eq(msg->number, n_heard);
 	n_heard++;
 	n_with_fd += m->fd != -1 && fcntl(m->fd, F_GETFD) != -1;
+	if (keeps)
+		STAILQ_INSERT_TAIL(&kept, m, next);
 	return keeps;
 }
 
@@ -60,11 +63,22 @@ static void set_up(void)
 	net_link_open(&b, loop, pair[1], SIZE);
 }
 
+static void free_all(struct net_messages *messages)
+{
+	struct net_message *m;
+	while ((m = STAILQ_FIRST(messages)) != NULL) {
+		STAILQ_REMOVE_HEAD(messages, next);
+		net_message_free(m);
+	}
+}
+
 static void tear_down(void)
 {
 	struct net_messages rest = STAILQ_HEAD_INITIALIZER(rest);
 	net_link_close(&a, &rest);
 	net_link_close(&b, &rest);
+	free_all(&rest);
+	free_all(&kept);
 	ev_loop_destroy(loop);
 }
 
@@ -136,10 +150,7 @@ START_TEST(given_back)
 		ck_assert(fcntl(m->fd, F_GETFD) != -1);
 	}
 	ck_assert_uint_eq(number, 500);
-	while ((m = STAILQ_FIRST(&rest)) != NULL) {
-		STAILQ_REMOVE_HEAD(&rest, next);
-		net_message_free(m);
-	}
+	free_all(&rest);
 	ck_assert_int_eq(net_link_send(&a, "", 1, -1), -EPIPE);
 }
 END_TEST
