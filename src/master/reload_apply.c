@@ -102,8 +102,8 @@ static void remove_last_slot(struct master *m)
 
 static bool is_steady(const struct slot *s)
 {
-	return s->next == NULL && s->taking == -1 && !s->now->is_leaving &&
-	       (s->restart.state == RESTART_READY || s->restart.state == RESTART_REMOVED);
+	bool serves = s->restart.state == RESTART_READY && !s->now->is_leaving;
+	return s->next == NULL && s->taking == -1 && (serves || s->restart.state == RESTART_REMOVED);
 }
 
 /* The first slot whose worker has an older configuration; NULL: none. */
