@@ -188,7 +188,7 @@ struct producer {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool has_thread, must_end, must_flush, must_ask;
+	bool has_thread, must_end, must_flush, must_ask, must_purge, is_purged;
 	int partitions;          /* 0: not known */
 	rd_kafka_resp_err_t why; /* the last answer about the topic */
 	uint64_t answers;
@@ -215,6 +215,8 @@ void producer_free(struct producer *p); /* what the thread does not: half-built 
 bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why);
 void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
+/* librdkafka's threads give back what they have not sent: those that answer within so long. The reports are served. */
+void producer_purge(struct producer *p, uint64_t until_us);
 
 /* -- kafka_peers.c ------------------------------------------------------------------------------------------------ */
 

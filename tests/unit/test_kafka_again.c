@@ -156,7 +156,7 @@ END_TEST
  * come, all fail when the time is over. */
 START_TEST(the_topic_goes_and_comes)
 {
-	struct rig *r = rig_start(2, DATAGRAMS, "topic.metadata.propagation.max.ms: 3000, linger.ms: 300");
+	struct rig *r = rig_start(2, DATAGRAMS, "topic.metadata.propagation.max.ms: 3000, linger.ms: 2000");
 	rig_datagrams(r, 64, 100);
 	RIG_UNTIL(r, r->be->delivered_records == 64);
 	rd_kafka_mock_broker_set_rtt(r->mock, 1, 10);
