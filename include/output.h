@@ -12,10 +12,10 @@
 #include <base.h>
 #include <batch.h>
 #include <conf.h>
+#include <handover.h>
 #include <stats.h>
 
 struct ev_loop;
-struct handover;
 struct net_resolver;
 struct output;
 
@@ -60,9 +60,9 @@ struct output_type {
 	void (*take)(struct output *out, int fd, uint64_t records);
 	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
 	void *(*shared_open)(int fd);
-	/* Worker that leaves, its successor is ready and waits: sends what it holds over the channel. Blocks for as long as
-	 * the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was sent is no
-	 * longer pending(). */
+	/* Worker that leaves, its successor is ready and waits: sends what it holds over the channel. Blocks for as long
+	 * as the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was
+	 * sent is no longer pending(). */
 	void (*hand_over)(struct output *out, int channel, uint64_t deadline_us);
 	/* Worker: takes over one message of this output. Takes fd (-1: none). Whatever it cannot place is counted. */
 	void (*take_over)(struct output *out, const struct handover *msg, size_t len, int fd);

@@ -45,7 +45,7 @@ struct message {
 	struct message *next; /* that waits */
 	uint32_t len;         /* of the value */
 	uint32_t hash;        /* decides the partition, once it is known how many there are */
-	uint32_t offset : 29; /* from the chunk, or from the struct taken */
+	uint32_t offset : 29; /* from the chunk; of one that was taken over: from the struct taken */
 	uint32_t has_origin : 1;
 	uint32_t has_key_before : 1; /* the key lies before the value; else it is the value's first bytes */
 	uint32_t is_taken : 1;
