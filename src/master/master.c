@@ -273,7 +273,7 @@ unsigned master_workers(const struct conf *cf)
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
-	struct world w = {.n_slots = m->n_slots}, none;
+	struct generation g = {.n_slots = m->n_slots}, none;
 	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
 	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
 	if (!m->receive)
@@ -282,19 +282,19 @@ static int make_shared(struct master *m, struct err *err)
 	registry_init(&m->registry, m->stats);
 	int r = upgrade_inherit(m, err);
 	if (r == 0)
-		r = world_outputs(m, cf, &w, err);
+		r = generation_outputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_inputs(m, cf, &w, err);
+		r = generation_inputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_finish_outputs(m, &w, false, err);
-	for (size_t i = 0; r == 0 && i < w.n_outputs; i++)
-		if (w.outputs[i].type->fill)
-			w.outputs[i].type->fill(&w.outputs[i]);
+		r = generation_finish_outputs(m, &g, false, err);
+	for (size_t i = 0; r == 0 && i < g.n_outputs; i++)
+		if (g.outputs[i].type->fill)
+			g.outputs[i].type->fill(&g.outputs[i]);
 	if (r != 0) {
-		world_give_up(m, &w);
+		generation_give_up(m, &g);
 		return r;
 	}
-	world_enter(m, &w, &none);
+	generation_enter(m, &g, &none);
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;

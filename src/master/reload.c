@@ -21,9 +21,9 @@ static void reload_free(struct reload *r)
 {
 	ev_io_stop(r->m->loop, &r->io);
 	ev_timer_stop(r->m->loop, &r->patience);
-	world_give_up(r->m, &r->world);
+	generation_give_up(r->m, &r->next);
 	if (r->has_moved)
-		world_close(r->m, &r->gone);
+		generation_close(r->m, &r->gone);
 	conf_diff_free(&r->diff);
 	conf_free(r->cf);
 	text_free(&r->said);
@@ -176,9 +176,9 @@ static _Noreturn void check(struct reload *r, int fd)
 	signal(SIGPIPE, SIG_DFL);
 	close_others(r->m, fd);
 	size_t n = input_check(r->cf, &errors) + output_check(r->cf, &errors);
-	for (size_t i = 0; n == 0 && i < r->world.n_outputs; i++)
-		if (r->world.outputs[i].type->fill && !world_shares(r->m, &r->world.outputs[i]))
-			r->world.outputs[i].type->fill(&r->world.outputs[i]);
+	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
+		if (r->next.outputs[i].type->fill && !generation_shares(r->m, &r->next.outputs[i]))
+			r->next.outputs[i].type->fill(&r->next.outputs[i]);
 	for (size_t at = 0; at < errors.len;) {
 		ssize_t done = write(fd, errors.s + at, errors.len - at);
 		if (done <= 0)
@@ -198,7 +198,7 @@ static void checked(struct reload *r, int status)
 			&r->said);
 		return;
 	}
-	if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_LIVE, &err) != 0) {
+	if (generation_finish_outputs(r->m, &r->next, r->class == CONF_RELOAD_LIVE, &err) != 0) {
 		reload_give_up(r, err.text, NULL);
 		return;
 	}
@@ -234,7 +234,7 @@ static void begin_check(struct reload *r)
 	struct master *m = r->m;
 	int ends[2];
 	struct err err = {""};
-	if (world_outputs(m, r->cf, &r->world, &err) != 0) {
+	if (generation_outputs(m, r->cf, &r->next, &err) != 0) {
 		reload_give_up(r, err.text, NULL);
 		return;
 	}

@@ -28,7 +28,7 @@ struct reload {
 	struct conf *cf; /* NULL: it is in effect, or there is none */
 	enum conf_reload class;
 	struct conf_diff diff;
-	struct world world, gone;
+	struct generation next, gone;
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
 	pid_t child;
 	struct ev_io io; /* what the child says */

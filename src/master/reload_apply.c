@@ -64,15 +64,15 @@ void reload_apply_live(struct reload *r)
 		return;
 	}
 	bool is_new[CONF_OUTPUTS_MAX];
-	for (size_t i = 0; i < r->world.n_outputs; i++)
-		is_new[i] = r->world.outputs[i].shared_fd != m->outputs[i].shared_fd;
-	r->cf = NULL; /* the world's */
-	world_enter(m, &r->world, &r->gone);
+	for (size_t i = 0; i < r->next.n_outputs; i++)
+		is_new[i] = r->next.outputs[i].shared_fd != m->outputs[i].shared_fd;
+	r->cf = NULL; /* the generation's */
+	generation_enter(m, &r->next, &r->gone);
 	change_top(m, r->gone.cf);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		tell(&m->slots[i], is_new, fd);
 	close(fd);
-	world_close(m, &r->gone);
+	generation_close(m, &r->gone);
 	r->stage = RELOAD_APPLYING;
 	ev_timer_set(&r->patience, (double)m->cf->start_timeout / 1e6, 0);
 	ev_timer_start(m->loop, &r->patience);
@@ -131,8 +131,8 @@ void reload_apply_rolling(struct reload *r)
 {
 	struct master *m = r->m;
 	struct err err = {""};
-	unsigned n = r->world.n_slots = master_workers(r->cf);
-	int code = world_inputs(m, r->cf, &r->world, &err);
+	unsigned n = r->next.n_slots = master_workers(r->cf);
+	int code = generation_inputs(m, r->cf, &r->next, &err);
 	if (code == 0)
 		code = add_slots(m, n, &err);
 	if (code == 0)
@@ -144,8 +144,8 @@ void reload_apply_rolling(struct reload *r)
 		reload_give_up(r, err.text, NULL);
 		return;
 	}
-	r->cf = NULL; /* the world's */
-	world_enter(m, &r->world, &r->gone);
+	r->cf = NULL; /* the generation's */
+	generation_enter(m, &r->next, &r->gone);
 	r->has_moved = true;
 	change_top(m, r->gone.cf);
 	m->n_slots_wanted = n;
@@ -176,7 +176,7 @@ static void remove_last_slot(struct master *m)
 	stats_retire(m->stats, STATS_PROCESS, s->number);
 	registry_close_slot(&m->registry, s->number);
 	stats_publish(m->page);
-	world_name(m); /* of two, "slot 0" may be left as "all slots" */
+	generation_name(m); /* of two, "slot 0" may be left as "all slots" */
 	m->n_slots--;
 }
 

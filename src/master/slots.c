@@ -190,7 +190,7 @@ static void start(struct slot *s)
 	}
 	registry_renew(&m->registry, s->number);
 	if (s->marking != m->marking)
-		world_mark_page(m, s->page);
+		generation_mark_page(m, s->page);
 	s->marking = m->marking;
 	s->generation = m->generation;
 	s->has_left = false;

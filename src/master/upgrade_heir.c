@@ -118,7 +118,7 @@ static void import(struct heir *h)
 		return;
 	struct stats_page *page = stats_slot_page(h->m->stats, (unsigned)h->page);
 	stats_import(h->m->stats, page, h->copy);
-	world_mark_page(h->m, page);
+	generation_mark_page(h->m, page);
 }
 
 static void import_again(struct ev_loop *loop, struct ev_timer *timer, int events)
