@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * generation: what a configuration needs before workers can be forked: inputs with their endpoints, outputs with what workers
- * share, and the place of each in the counters, which it keeps as long as it has its name. Made at the start and at each
- * reload beside the one in effect; generation_change.c gives it up without a trace, or puts it into effect. Master only.
+ * generation: what one configuration needs before workers can be forked: inputs with references to their endpoints,
+ * outputs with what workers share, and the place of each in the counters, which it keeps as long as it has its name. Made
+ * at the start and at each reload beside the one in effect; generation_change.c gives it up without a trace, or puts it
+ * into effect. Master only.
  */
 #include "master.h"
 

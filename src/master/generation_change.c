@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * generation_change: a generation that was made (generation.c) is given up, or takes the place of the one in effect: what is not in it
- * any more is retired in the counters, announced to the workers that have it, and closed when they have made place.
- * Master only.
+ * generation_change: a generation that was made (generation.c) is given up, or takes the place of the one in effect: what
+ * is not in it any more is retired in the counters, announced to the workers that have it, and closed when they have made
+ * place. Master only.
  */
 #include "master.h"
 

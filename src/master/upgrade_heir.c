@@ -191,11 +191,9 @@ static void close_unwanted(struct master *m)
 	const struct endpoint *ep;
 	registry_own(&m->registry, true);
 	TAILQ_FOREACH(ep, &m->registry.list, next)
-	{
 		if (ep->references == 0 && ep->n_fds > 0)
 			log_warn("%s %s is not in the configuration any more: what waits there is lost", ep->ops->name,
 				 ep->name);
-	}
 	registry_sweep(&m->registry);
 }
 
