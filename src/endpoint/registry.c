@@ -47,6 +47,29 @@ static void remove_path(struct endpoint *ep)
 	ep->path_inode = 0;
 }
 
+bool registry_look_at_paths(struct registry *reg)
+{
+	struct endpoint *ep;
+	bool has_lost = false;
+	TAILQ_FOREACH(ep, &reg->list, next)
+	{
+		if (ep->references == 0 || ep->path_inode == 0 || ep->has_lost_path || endpoint_has_path(ep))
+			continue;
+		log_warn("input \"%s\": the socket file %s was removed or replaced by somebody", ep->cf->name, ep->name);
+		ep->has_lost_path = has_lost = true;
+	}
+	return has_lost;
+}
+
+bool registry_has_lost_path(const struct registry *reg)
+{
+	const struct endpoint *ep;
+	TAILQ_FOREACH(ep, &reg->list, next)
+		if (ep->references > 0 && ep->has_lost_path)
+			return true;
+	return false;
+}
+
 /* -- counters -------------------------------------------------------------------------------------------------------- */
 
 static const char *unit_of(const struct endpoint *ep, unsigned k, char *buf, size_t size)
@@ -252,7 +275,7 @@ static struct endpoint *find(const struct registry *reg, const struct endpoint_k
 	struct endpoint *ep, *found = NULL;
 	TAILQ_FOREACH(ep, &reg->list, next)
 	{
-		if (!has_key(ep, key) || ep->is_retired || ep->conf == user->conf)
+		if (!has_key(ep, key) || ep->is_retired || ep->has_lost_path || ep->conf == user->conf)
 			continue;
 		if (ep->cf && strcmp(ep->cf->name, user->cf->name) == 0)
 			return ep;

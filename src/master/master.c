@@ -239,8 +239,11 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	struct master *m = timer->data;
 	registry_count(&m->registry);
 	stats_publish(m->page);
-	if (m->has_started && !m->is_draining && !m->drain_at_us)
+	if (m->has_started && !m->is_draining && !m->drain_at_us) {
 		slots_renew_stale(m);
+		if (registry_look_at_paths(&m->registry))
+			reload_begin(m, NULL); /* binds them anew */
+	}
 	master_look_at_drain(m);
 	account_second(m);
 	table_second(m);

@@ -155,6 +155,8 @@ static enum conf_reload class_of(const struct reload *r)
 	enum conf_reload class = r->diff.reload;
 	if (master_workers(r->cf) != m->n_slots_wanted)
 		class = MAX(class, CONF_RELOAD_RESPAWN);
+	if (registry_has_lost_path(&m->registry))
+		class = MAX(class, CONF_RELOAD_REBIND);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		if (m->slots[i].generation < m->generation || m->slots[i].life.state == LIFE_FAILED)
 			class = MAX(class, CONF_RELOAD_RESPAWN);
