@@ -247,12 +247,14 @@ static void exclude_peers(struct tap *tap, struct input *in, struct endpoint *ep
 		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name, tap->peers.s);
 }
 
-/* What is known already comes from another worker. */
+/* What is known already has been said by another worker. */
 static void tap_exclude(struct input *in, struct endpoint *ep, const char *peers)
 {
 	struct tap *tap = ep->impl;
-	if (in->loop != NULL || (tap->peers.s != NULL && strcmp(tap->peers.s, peers) == 0))
+	bool is_known = tap->is_told && tap->peers.s != NULL && strcmp(tap->peers.s, peers) == 0;
+	if (in->loop != NULL || is_known)
 		return;
+	tap->is_told = true;
 	text_free(&tap->peers);
 	text_add(&tap->peers, "%s", peers);
 	tap->has_new_peers = !tap->peers.failed;

@@ -37,11 +37,14 @@ static void find_block(struct ring_reader *r)
 	r->is_found = true;
 	for (unsigned i = 0; i < r->n_blocks; i++) {
 		const struct tpacket_hdr_v1 *h = block_head(r, i);
-		bool is_begun = seq != 0 && h->seq_num == seq;
-		if (!is_begun && h->seq_num != seq + 1)
-			continue;
-		r->block = is_begun && !is_ours(h) ? (i + 1) % r->n_blocks : i;
-		return;
+		if (h->seq_num == seq + 1)
+			r->block = i;
+		if (h->seq_num == seq && is_ours(h)) {
+			r->block = i;
+			return;
+		}
+		if (h->seq_num == seq && seq != 0)
+			r->block = (i + 1) % r->n_blocks;
 	}
 }
 

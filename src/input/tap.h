@@ -45,7 +45,8 @@ struct tap {
 	bool is_heir;	  /* the first ring joins a group that a predecessor has made */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
-	bool has_new_peers; /* … that the filters do not know yet */
+	bool is_told;		/* by a worker, who our outputs' peers are */
+	bool has_new_peers;	/* … which the filters do not know yet */
 	struct text peers;				     /* of our own outputs, to be left out */
 	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped; /* of the interface at the last look */
 };

@@ -6,6 +6,7 @@
  */
 #include "tap.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <net/if.h>
@@ -22,12 +23,12 @@ static unsigned add_peers(struct text *t, const char *peers, bool is_v6)
 	char *copy = strdup(peers), *rest = copy, *peer;
 	unsigned n = 0;
 	while (rest && (peer = strsep(&rest, ",")) != NULL) {
-		struct net_address a;
+		unsigned char address[16];
 		char *host;
 		uint16_t port;
 		if (conf_split_address(peer, &host, &port) != 0)
 			continue;
-		if (net_address_parse(&a, host, port) == 0 && (strchr(host, ':') != NULL) == is_v6)
+		if (inet_pton(is_v6 ? AF_INET6 : AF_INET, host, address) == 1)
 			text_add(t, "%s(host %s and port %u)", n++ ? " or " : "", host, port);
 		free(host);
 	}
