@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The driver `pcap`: a Linux interface, one ring for each slot in one fanout group; the filter is libpcap's. The master makes
- * and closes rings and reads their statistics (which resets them); a worker only reads its own, from the place where the one
- * before it ended. Rings are not lent: what comes while a slot has no worker waits in its ring.
+ * The driver `pcap`: a Linux interface, one ring for each slot in one fanout group; the filter is
+ * libpcap's. The master makes and closes rings and reads their statistics (which resets them); a
+ * worker only reads its own, from the place where the one before it ended. Rings are not lent: what
+ * comes while a slot has no worker waits in its ring.
  */
 #include "tap.h"
 
@@ -27,8 +28,10 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 		return 0;
 	if (pcap_compile(p, &program, cf->filter, 1, PCAP_NETMASK_UNKNOWN) == -1) {
 		char shown[200];
-		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n", where,
-			 text_escape(shown, sizeof shown, cf->filter, strlen(cf->filter)), pcap_geterr(p));
+		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n",
+			 where,
+			 text_escape(shown, sizeof shown, cf->filter,
+				     strlen(cf->filter)), pcap_geterr(p));
 		n = 1;
 	} else {
 		pcap_freecode(&program);
@@ -121,7 +124,8 @@ static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *
 		keep[(*n)++] = tap_ring(ep->impl, slot)->fd;
 }
 
-static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, struct stats_page *page)
+static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r,
+		     struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	tap->rings[slot] = *r;
@@ -180,7 +184,8 @@ static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, stru
 }
 
 /* The ring stays for the next tenant, unless that has another one, or never comes. */
-static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page)
+static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
+			 struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
@@ -244,7 +249,8 @@ static void exclude_peers(struct tap *tap, struct input *in, struct endpoint *ep
 	if (rc != 0)
 		log_warn("%s", err.text);
 	else
-		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name, tap->peers.s);
+		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name,
+			 tap->peers.s);
 }
 
 /* What is known already has been said by another worker. */
@@ -305,7 +311,8 @@ static int tap_open(struct input *in, struct endpoint *ep, struct err *err)
 	int rc = ps->memory == MAP_FAILED ? -errno : 0;
 	if (rc != 0) {
 		free(ps);
-		return err_set(err, rc, "Input \"%s\": cannot map the ring of interface %s: %s.", in->cf->name, ep->name,
+		return err_set(err, rc, "Input \"%s\": cannot map the ring of interface %s: %s.",
+			       in->cf->name, ep->name,
 			       strerror(-rc));
 	}
 	ring_reader_init(&ps->reader, ps->memory, r->n_blocks);
@@ -328,12 +335,14 @@ static void count_marked(struct capture_source *cs, struct ring_place *place)
 		cs->source.in->stats->dropped_joining_packets++;
 }
 
-static void copy(struct capture_source *cs, const struct tap_source *ps, const struct ring_packet *p)
+static void copy(struct capture_source *cs, const struct tap_source *ps,
+		 const struct ring_packet *p)
 {
 	const uint32_t link_type = ps->ring.link_type, snaplen = (uint32_t)cs->source.in->cf->snaplen;
 	const bool is_cooked = link_type == DLT_LINUX_SLL;
 	if (LIKELY(!is_cooked && !p->is_tagged)) {
-		capture_copy(cs, p->bytes, MIN(p->len, snaplen), p->original_len, p->time_ns, link_type);
+		capture_copy(cs, p->bytes, MIN(p->len, snaplen), p->original_len, p->time_ns,
+			     link_type);
 		return;
 	}
 	uint8_t head[RING_HEAD_MAX_BYTES];

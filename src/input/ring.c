@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring: from block to block of a TPACKET_V3 ring, and where to go on (ring.h has the drawing, and the way from packet to
- * packet). Worker. The kernel wrote what is read here, and whoever had the slot before could write it, too: nothing is
- * believed that would lead out of the mapping.
+ * ring: from block to block of a TPACKET_V3 ring, and where to go on (ring.h has the drawing, and the
+ * way from packet to packet). Worker. The kernel wrote what is read here, and whoever had the slot
+ * before could write it, too: nothing is believed that would lead out of the mapping.
  */
 #include "ring.h"
 
 #include <arpa/inet.h>
 
-_Static_assert((int)RING_PLACE_AT >= (int)sizeof(struct tpacket_block_desc), "the place lies behind the block's head");
+_Static_assert((int)RING_PLACE_AT >= (int)sizeof(struct tpacket_block_desc),
+	       "the place lies behind the block's head");
 _Static_assert((int)RING_PLACE_AT + (int)sizeof(struct ring_place) <=
 		   (int)sizeof(struct tpacket_block_desc) + (int)RING_PRIVATE_BYTES,
 	       "the place lies before the first packet");
@@ -78,7 +79,8 @@ bool ring_turn(struct ring_reader *r)
 		r->damaged += r->left > 0;
 		r->left = 0;
 		r->is_begun = false;
-		__atomic_store_n(&block_head(r, r->block)->block_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
+		__atomic_store_n(&block_head(r, r->block)->block_status, TP_STATUS_KERNEL,
+				 __ATOMIC_RELEASE);
 		r->block = (r->block + 1) % r->n_blocks;
 	}
 	return begin_block(r);
@@ -98,7 +100,8 @@ static unsigned put_tag(const struct ring_packet *p, uint8_t *to)
 	return p->is_tagged ? put16(to, p->tpid) + put16(to + 2, p->tci) : 0;
 }
 
-unsigned ring_head(const struct ring_packet *p, bool is_cooked, bool is_ethernet, uint8_t head[RING_HEAD_MAX_BYTES],
+unsigned ring_head(const struct ring_packet *p, bool is_cooked, bool is_ethernet,
+		   uint8_t head[RING_HEAD_MAX_BYTES],
 		   unsigned *skip)
 {
 	enum { ETHERNET_TYPE_AT = 12, COOKED_TYPE_AT = 14 };

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * ring: reads the blocks of one AF_PACKET ring (TPACKET_V3; the kernel's Documentation/networking/packet_mmap.rst). Only
- * walks over memory: makes no system call. How far the reading is lies in the ring itself, in the private area of its first
- * block, so it goes wherever the ring goes: each worker process of a slot maps the ring anew and reads on there, whether
- * the one before made place or was killed.
+ * ring: reads the blocks of one AF_PACKET ring (TPACKET_V3; the kernel's
+ * Documentation/networking/packet_mmap.rst). Only walks over memory: makes no system call. How far
+ * the reading is lies in the ring itself, in the private area of its first block, so it goes
+ * wherever the ring goes: each worker process of a slot maps the ring anew and reads on there,
+ * whether the one before made place or was killed.
  *
- *   block 0                           block 1                     …    all blocks in turn, numbered 1, 2, 3 … (seq_num)
- *   ┌──────┬───────┬────────────────┐ ┌──────┬─────┬────────────┐
- *   │ head │ place │ packet packet … │ │ head │     │ packet …   │      head: whose it is (the kernel's, or ours to be read),
- *   └──────┴───────┴────────────────┘ └──────┴─────┴────────────┘            seq_num, how many packets, where the first is
+ *   block 0                        block 1                … all blocks in turn, numbered 1, 2, 3 …
+ *   ┌──────┬───────┬─────────────┐ ┌──────┬───┬──────────┐
+ *   │ head │ place │ packet …    │ │ head │   │ packet … │  head: whose it is (the kernel's, or ours
+ *   └──────┴───────┴─────────────┘ └──────┴───┴──────────┘  to be read), its number (seq_num), how
+ *                                                           many packets, where the first is
  */
 #ifndef INPUT_RING_H
 #define INPUT_RING_H
@@ -19,10 +21,10 @@
 
 enum {
 	RING_BLOCK_BYTES = 1 << 18, /* as libpcap's: longer than any packet */
-	RING_PLACE_AT = 64,	    /* a cache line of its own: the kernel writes the head with each packet */
+	RING_PLACE_AT = 64,	    /* a cache line of its own: each packet changes the head */
 	RING_PRIVATE_BYTES = 80,    /* of each block, behind its head of 48 bytes */
 	RING_HEAD_MAX_BYTES = 24,
-	RING_ALIGNMENT = 8,	  /* of packets in a block (V3_ALIGNMENT of the kernel's af_packet.c) */
+	RING_ALIGNMENT = 8,	  /* of packets in a block (V3_ALIGNMENT of af_packet.c) */
 	RING_MARKED_BYTES = 1, /* of a packet that only tells that it came: so much was kept */
 };
 
@@ -32,7 +34,7 @@ struct ring_place {
 	uint64_t taken;	  /* packets in all */
 	uint64_t first;	  /* … when the block began */
 	uint64_t seq;	  /* of the block; 0: none was begun */
-	uint64_t discard; /* the next so many marked packets came before the ring joined its group: others had them */
+	uint64_t discard; /* so many marked packets came before the ring was in its group */
 };
 
 struct ring_reader {
@@ -64,7 +66,8 @@ void ring_reader_init(struct ring_reader *r, void *memory, unsigned n_blocks);
 bool ring_turn(struct ring_reader *r);
 /* What libpcap puts before bytes + *skip: the cooked head of `any` and the like, and the VLAN tag.
  * Returns bytes in head. */
-unsigned ring_head(const struct ring_packet *p, bool is_cooked, bool is_ethernet, uint8_t head[RING_HEAD_MAX_BYTES],
+unsigned ring_head(const struct ring_packet *p, bool is_cooked, bool is_ethernet,
+		   uint8_t head[RING_HEAD_MAX_BYTES],
 		   unsigned *skip);
 
 static inline char *ring_block(const struct ring_reader *r)

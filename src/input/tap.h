@@ -24,8 +24,8 @@ struct ring {
 	uint64_t size_bytes;	  /* as it was asked for */
 	unsigned filter;	  /* the tap's filter.number that is in effect */
 	bool is_promiscuous;
-	struct ring_place *place; /* master: in its first page, all that the master maps of it; no child inherits that */
-	uint64_t stored;	  /* master: packets that the kernel put into the ring, those to be discarded included */
+	struct ring_place *place; /* master: in the one page that it maps; no child inherits that */
+	uint64_t stored;	  /* master: packets that the kernel put into it, those to be discarded, too */
 };
 
 /* What libpcap made of the text, as the kernel takes it. */
@@ -38,7 +38,7 @@ struct tap_filter {
 
 struct tap {
 	struct ring *rings; /* [STATS_SLOTS_MAX], of which n_slots are in use */
-	struct ring *next;  /* likewise: for the next tenant where the present one reads another ring; in the group already */
+	struct ring *next; /* likewise: for the next tenant, where that reads another; in the group */
 	unsigned n_slots;
 	struct tap_filter filter;
 	int group;	  /* fanout id; -1: none yet */
@@ -60,7 +60,8 @@ static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 /* -- tap_ring.c: master ------------------------------------------------------------------------------------------- */
 
 /* A new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);
+int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+	      struct err *err);
 /* Closes it, if there is one. Returns packets that were unread: stored, not to be discarded and not
  * taken. */
 uint64_t ring_close(struct ring *r, struct stats_endpoint *st);
@@ -70,7 +71,8 @@ void ring_statistics(struct ring *r, struct stats_endpoint *st);
 uint64_t ring_waiting(const struct ring *r);
 /* The present filter and promiscuous mode for a ring that is in use; no packet is lost. 0, or
  * -errno with err. */
-int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);
+int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+		struct err *err);
 
 /* -- tap_filter.c -------------------------------------------------------------------------------------------------- */
 
@@ -89,7 +91,8 @@ void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown);
 
 /* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says
  * changes once. */
-void tap_look(struct tap *tap, const struct input *in, const char *device, struct stats_endpoint *st);
+void tap_look(struct tap *tap, const struct input *in, const char *device,
+	      struct stats_endpoint *st);
 /* Warns when frames are merged before we see them. */
 void tap_offload_check(const struct input *in, const char *device);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * tap_filter: the filter of a capture, as text for libpcap and as the program that libpcap makes of it: only what comes in,
- * without our own traffic to the brokers, and with what the user asked for. PACKET_IGNORE_OUTGOING has no effect in a
- * fanout group, so `inbound` is part of it; on lo, where each packet is seen twice, it leaves one.
+ * tap_filter: the filter of a capture, as text for libpcap and as the program that libpcap makes of it:
+ * only what comes in, without our own traffic to the brokers, and with what the user asked for.
+ * PACKET_IGNORE_OUTGOING has no effect in a fanout group, so `inbound` is part of it; on lo, where each
+ * packet is seen twice, it leaves one.
  */
 #include "tap.h"
 
@@ -50,7 +51,8 @@ void tap_filter_make(struct text *t, const char *filter, const char *peers)
 	for (size_t i = 0; i < ARRAY_LEN(families); i++) {
 		struct text list = {0};
 		if (add_peers(&list, peers, families[i].is_v6))
-			text_add(t, " and not (%s and tcp and (%s))", families[i].what, list.s ? list.s : "");
+			text_add(t, " and not (%s and tcp and (%s))", families[i].what,
+				 list.s ? list.s : "");
 		t->failed |= list.failed;
 		text_free(&list);
 	}
@@ -60,15 +62,18 @@ void tap_filter_make(struct text *t, const char *filter, const char *peers)
 
 /* -- program ------------------------------------------------------------------------------------------------------- */
 
-static int say_failure(const struct input *in, const char *device, pcap_t *p, int code, struct err *err)
+static int say_failure(const struct input *in, const char *device, pcap_t *p, int code,
+		       struct err *err)
 {
 	const char *more = pcap_geterr(p), *what = pcap_statustostr(code);
 	int r = code == PCAP_ERROR_PERM_DENIED      ? -EPERM
 		: code == PCAP_ERROR_NO_SUCH_DEVICE ? -ENODEV
 		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
 						    : -EIO;
-	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.", in->cf->name, device,
-		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more, what) ? more : "",
+	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.",
+		       in->cf->name, device,
+		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more,
+									       what) ? more : "",
 		       r == -EPERM ? "; start as root, or with CAP_NET_RAW" : "");
 }
 
@@ -79,7 +84,8 @@ static int open_device(const struct input *in, const char *device, pcap_t **hand
 	char why[PCAP_ERRBUF_SIZE] = "";
 	pcap_t *p = pcap_create(device, why);
 	if (p == NULL)
-		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
+		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name,
+			       device, why);
 	pcap_set_snaplen(p, (int)in->cf->snaplen);
 	pcap_set_timeout(p, 1000);
 	pcap_set_buffer_size(p, RING_BLOCK_BYTES);
@@ -111,7 +117,8 @@ static void adapt(struct bpf_program *program)
 	}
 }
 
-static int compile(struct tap_filter *f, const struct input *in, const char *device, struct err *err)
+static int compile(struct tap_filter *f, const struct input *in, const char *device,
+		   struct err *err)
 {
 	pcap_t *p = NULL;
 	int r = open_device(in, device, &p, err);
@@ -119,7 +126,8 @@ static int compile(struct tap_filter *f, const struct input *in, const char *dev
 		return r;
 	f->link_type = (uint32_t)pcap_datalink(p);
 	if (pcap_compile(p, &f->program, f->text.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name, f->text.s, pcap_geterr(p));
+		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name,
+			    f->text.s, pcap_geterr(p));
 	else if (f->link_type == DLT_LINUX_SLL)
 		adapt(&f->program);
 	pcap_close(p);
@@ -171,7 +179,8 @@ static bool look_up(const char *host, const char *port, struct text *peers)
 	if (getaddrinfo(host, port, &hints, &found) != 0)
 		return false;
 	for (struct addrinfo *a = found; a; a = a->ai_next)
-		if (getnameinfo(a->ai_addr, a->ai_addrlen, numeric, sizeof numeric, NULL, 0, NI_NUMERICHOST) == 0)
+		if (getnameinfo(a->ai_addr, a->ai_addrlen, numeric, sizeof numeric, NULL, 0,
+				NI_NUMERICHOST) == 0)
 			add_address(peers, numeric, port);
 	freeaddrinfo(found);
 	return true;

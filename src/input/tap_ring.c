@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * tap_ring: an AF_PACKET socket with a ring (TPACKET_V3): made, joined to its fanout group, asked for its statistics and
- * closed. Master. The order of the steps is what keeps packets from arriving twice or vanishing uncounted (docs/design.md,
- * "Captures, measured").
+ * tap_ring: an AF_PACKET socket with a ring (TPACKET_V3): made, joined to its fanout group, asked for
+ * its statistics and closed. Master. The order of the steps is what keeps packets from arriving twice
+ * or vanishing uncounted (docs/design.md, "Packets").
  */
 #include "tap.h"
 
@@ -56,14 +56,16 @@ static int group_join(struct tap *tap, const struct input *in, const struct ring
 		rc = fanout_set(r->fd, id, mode | unique);
 	tap->is_heir = false;
 	if (rc == 0 && is_new)
-		tap->group = getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 ? -1 : value & 0xffff;
+		tap->group = getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value,
+					&len) == -1 ? -1 : value & 0xffff;
 	return rc;
 }
 
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
 /* Of packets that the program lets through so many bytes are kept. */
-static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const struct input *in, struct err *err)
+static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const struct input *in,
+		  struct err *err)
 {
 	struct sock_fprog p = {.len = (unsigned short)f->program.bf_len,
 			       .filter = (struct sock_filter *)(void *)f->program.bf_insns};
@@ -72,7 +74,8 @@ static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const stru
 			p.filter[i].k = keeps;
 	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof(p)) == 0)
 		return 0;
-	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.", in->cf->name, strerror(errno));
+	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.",
+		       in->cf->name, strerror(errno));
 }
 
 static int set_promiscuous(struct ring *r, bool is_on)
@@ -85,7 +88,8 @@ static int set_promiscuous(struct ring *r, bool is_on)
 	return setsockopt(r->fd, SOL_PACKET, what, &m, sizeof(m)) == -1 ? -errno : 0;
 }
 
-int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
+int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+		struct err *err)
 {
 	int rc = tap_filter_renew(tap, in, device, err);
 	if (rc == 0 && r->filter != tap->filter.number)
@@ -95,7 +99,8 @@ int ring_adjust(struct tap *tap, const struct input *in, const char *device, str
 	r->filter = tap->filter.number;
 	rc = set_promiscuous(r, in->cf->promiscuous);
 	return rc == 0 ? 0
-		       : err_set(err, rc, "Input \"%s\": interface %s: promiscuous mode cannot be changed: %s.",
+		       : err_set(err, rc,
+				 "Input \"%s\": interface %s: promiscuous mode cannot be changed: %s.",
 				 in->cf->name, device, strerror(-rc));
 }
 
@@ -156,7 +161,8 @@ static void wait_for_stragglers(void)
 /* A socket has to be bound before it can join, and until it has, the ring sees what others of the
  * group read. So packets are only marked until it is in the group, and those of the moment around
  * the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
-static int join(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
+static int join(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+		struct err *err)
 {
 	int rc = attach(&tap->filter, r->fd, RING_MARKED_BYTES, in, err);
 	if (rc != 0)
@@ -165,13 +171,15 @@ static int join(struct tap *tap, const struct input *in, const char *device, str
 	if (rc == 0)
 		rc = bind_device(r);
 	if (rc != 0)
-		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.", in->cf->name, device,
+		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.",
+			       in->cf->name, device,
 			       strerror(-rc));
 	ring_statistics(r, NULL);
 	r->place->discard = r->stored;
 	rc = group_join(tap, in, r);
 	if (rc != 0)
-		return err_set(err, rc, "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
+		return err_set(err, rc,
+			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
 			       in->cf->name, device, strerror(-rc));
 	wait_for_stragglers();
 	r->filter = tap->filter.number;
@@ -186,11 +194,13 @@ static int make(const struct input *in, const char *device, struct ring *r, stru
 	if (rc == 0)
 		rc = map_place(r);
 	return rc == 0 ? 0
-		       : err_set(err, rc, "Input \"%s\": interface %s: cannot make a ring (TPACKET_V3) of %llu bytes: %s.",
+		       : err_set(err, rc,
+				 "Input \"%s\": interface %s: cannot make a ring (TPACKET_V3) of %llu bytes: %s.",
 				 in->cf->name, device, (unsigned long long)r->size_bytes, strerror(-rc));
 }
 
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
+int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+	      struct err *err)
 {
 	*r = (struct ring){.fd = -1};
 	int rc = tap_filter_renew(tap, in, device, err);

@@ -24,6 +24,16 @@ def wire():
         leave()
 
 
+def frames_with_tags(n):
+    """(frame, its VLAN tag or b"")"""
+    found = []
+    for i in range(n):
+        frame = udp_frame(b"m.k%06d:%d|c" % (i, i), ident=i)
+        tag = (b"", b"\x81\0\0\5", b"\x88\xa8\x20\7")[i % 3]
+        found.append((frame[:12] + tag + frame[12:], tag))
+    return found
+
+
 def all_workers(millrace):
     """{slot: pid} of workers that are all ready."""
     def found():
@@ -119,3 +129,27 @@ def test_options_that_change(wire, bench, before, after, keeps):
     wait_for(lambda: Counters(millrace).waiting() == 0, "all to be delivered")
     found = [f for _, _, f in read_pcap(arrived(mock.bootstrap, "t"))]
     assert sorted(found) == sorted(expected)
+
+
+def test_vlan_tags(wire, bench):
+    """The kernel takes tags out of frames: a filter finds them all the same, and what arrives has them again."""
+    mock = Mock(bench, "t:1")
+    millrace = bench.millrace(conf=conf(mock.bootstrap, "t", inputs='filter: "vlan 5",'))
+    frames = frames_with_tags(300)
+    assert wire.replay(write_pcap(bench.path / "v.pcap", [f for f, _ in frames]), "--pps", 5000) == 300
+    wait_for(lambda: rows(millrace)["received_packets"] == 100 and Counters(millrace).waiting() == 0, "the packets")
+    found = [f for _, _, f in read_pcap(arrived(mock.bootstrap, "t"))]
+    assert sorted(found) == sorted(f for f, tag in frames if tag == b"\x81\0\0\5")
+
+
+def test_any_has_cooked_heads(wire, bench):
+    """LINKTYPE_LINUX_SLL: type of packet (3: to another host), ARPHRD_ETHER, sender, protocol; tags before the protocol."""
+    mock = Mock(bench, "t:1")
+    text = conf(mock.bootstrap, "t", "pcap", workers=2).replace("interface: vb", "interface: any")
+    millrace = bench.millrace(conf=text)
+    frames = frames_with_tags(300)
+    assert wire.replay(write_pcap(bench.path / "a.pcap", [f for f, _ in frames]), "--pps", 5000) == 300
+    wait_for(lambda: rows(millrace)["received_packets"] >= 300 and Counters(millrace).waiting() == 0, "the packets")
+    cooked = [b"\0\3\0\1\0\6" + f[6:12] + b"\0\0" + f[12:] for f, _ in frames]
+    found = [f for _, _, f in read_pcap(arrived(mock.bootstrap, "t")) if b"m.k" in f]
+    assert sorted(found) == sorted(cooked)

@@ -23,7 +23,8 @@ static struct tpacket_hdr_v1 *head(unsigned block)
 static void new_ring(void)
 {
 	const size_t size = BLOCKS * RING_BLOCK_BYTES;
-	memory = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memory = mmap(NULL, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		      0);
 	ck_assert(memory != MAP_FAILED);
 	ck_assert_int_eq(mprotect(memory + size, 4096, PROT_NONE), 0);
 	next_seq = 1;
@@ -180,7 +181,8 @@ START_TEST(damage)
 	} kinds[] = {
 	    {FIRST_AT, 0, 60, DATA_AT, 4},		{FIRST_AT, 3, 60, DATA_AT, 4},
 	    {FIRST_AT, UINT32_MAX, 60, DATA_AT, 4},	{FIRST_AT, 1 << 18, 60, DATA_AT, 4},
-	    {FIRST_AT, 160, UINT32_MAX, DATA_AT, 3},	{FIRST_AT, 160, RING_BLOCK_BYTES, DATA_AT, 3},
+	    {FIRST_AT, 160, UINT32_MAX, DATA_AT, 3},    {FIRST_AT, 160, RING_BLOCK_BYTES, DATA_AT,
+							 3},
 	    {UINT32_MAX, 160, 60, DATA_AT, 0},		{RING_BLOCK_BYTES - 8, 160, 60, DATA_AT, 0},
 	    {FIRST_AT + 1, 160, 60, DATA_AT, 0},
 	};
@@ -242,7 +244,8 @@ START_TEST(heads)
 				   .sll_pkttype = 4,
 				   .sll_halen = 6,
 				   .sll_addr = {1, 2, 3, 4, 5, 6}};
-	struct ring_packet p = {.bytes = bytes, .len = 18, .from = &from, .tpid = 0x88a8, .tci = 0x2007};
+	struct ring_packet p = {.bytes = bytes, .len = 18, .from = &from, .tpid = 0x88a8,
+				.tci = 0x2007};
 	ck_assert_uint_eq(ring_head(&p, false, true, made, &skip), 0);
 	ck_assert_uint_eq(skip, 0);
 	ck_assert_uint_eq(ring_head(&p, true, false, made, &skip), 16);
