@@ -140,11 +140,11 @@ static bool is_there(const struct tap *tap)
 	return tap->is_any || (tap->ifindex != 0 && tap->is_up);
 }
 
-/* What cannot be changed of a ring: its size and its interface. One that was renamed, or in another
+/* There is none, or it is what cannot be changed: its size and its interface. One that was renamed, or in another
  * namespace for a while, comes back with the index that it had, and the ring goes on. */
 static bool is_outdated(const struct tap *tap, const struct input *in, const struct ring *r)
 {
-	return r->size_bytes != in->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
+	return r->fd == -1 || r->size_bytes != in->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
 }
 
 static void open_or_say(struct tap *tap, struct input *in, struct endpoint *ep, struct ring *r)
@@ -155,31 +155,18 @@ static void open_or_say(struct tap *tap, struct input *in, struct endpoint *ep, 
 		log_error("%s", err.text);
 }
 
-/* Before the next tenant is forked, or the present one told to leave: the ring that the next one
- * reads. Another ring than the present tenant's is in the group before that one leaves it, so that
- * nothing falls between them. */
+/* The ring that the next tenant reads: with the present options, or another one, which is in the group
+ * before the present one leaves it, so that nothing falls between them. */
 static void tap_prepare(struct input *in, struct endpoint *ep, unsigned slot)
 {
 	struct tap *tap = ep->impl;
-	struct ring *r = &tap->rings[slot], *next = &tap->next[slot];
-	if (r->fd != -1 && next->fd == -1 && is_there(tap) && is_outdated(tap, in, r))
-		open_or_say(tap, in, ep, next);
-}
-
-static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
-{
-	struct tap *tap = ep->impl;
-	struct ring r;
 	struct err err = {""};
 	if (!is_there(tap))
 		return;
-	if (tap->rings[slot].fd == -1) {
-		open_or_say(tap, in, ep, &r);
-		put_ring(ep, slot, &r, page);
-		return;
-	}
-	tap_prepare(in, ep, slot);
-	if (ring_adjust(tap, in, ep->name, tap_ring(tap, slot), &err) != 0)
+	if (tap->next[slot].fd == -1 && is_outdated(tap, in, &tap->rings[slot]))
+		open_or_say(tap, in, ep, &tap->next[slot]);
+	struct ring *r = tap_ring(tap, slot);
+	if (r->fd != -1 && ring_adjust(tap, in, ep->name, r, &err) != 0)
 		log_warn("%s", err.text);
 }
 
@@ -189,9 +176,8 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 {
 	struct tap *tap = ep->impl;
 	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
-	if (!is_last)
-		tap_prepare(in, ep, slot);
-	if (tap->rings[slot].fd == -1 || (!is_last && tap->next[slot].fd == -1))
+	(void)in;
+	if (!is_last && tap->next[slot].fd == -1)
 		return 0;
 	uint64_t lost = ring_close(&tap->rings[slot], st);
 	if (is_last)
@@ -201,6 +187,13 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 	put_ring(ep, slot, &tap->next[slot], page);
 	tap->next[slot] = (struct ring){.fd = -1};
 	return lost;
+}
+
+/* Nobody reads the slot's ring now. */
+static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
+{
+	tap_prepare(in, ep, slot);
+	tap_died(in, ep, slot, false, page);
 }
 
 static int tap_group(const struct endpoint *ep)
@@ -227,11 +220,13 @@ static int tap_adjust(struct input *in, struct endpoint *ep, struct err *err)
 	return 0;
 }
 
+/* Its interface is another one now; or the ring that waits for its successor does so in vain. */
 static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsigned slot)
 {
 	const struct tap *tap = ep->impl;
+	bool is_other = !tap->is_any && tap->rings[slot].ifindex != tap->ifindex;
 	(void)in;
-	return !tap->is_any && is_there(tap) && tap->rings[slot].ifindex != tap->ifindex;
+	return is_there(tap) && (is_other || tap->next[slot].fd != -1);
 }
 
 /* The master changes the filters of all rings: it has their descriptors, and libpcap compiles for a
