@@ -191,7 +191,7 @@ bool conf_backend_is_same(const struct conf_backend *a, const struct conf_backen
 /* What a change asks for: the cheapest class that covers it. */
 enum conf_reload {
 	CONF_RELOAD_NONE,
-	CONF_RELOAD_LIVE,    /* workers take it on as they are */
+	CONF_RELOAD_AT_ONCE, /* the master alone has it */
 	CONF_RELOAD_RESPAWN, /* workers rolled one by one */
 	CONF_RELOAD_REBIND,  /* … and endpoints made or given up before and after */
 	CONF_RELOAD_RESTART, /* refused: only a restart does it */

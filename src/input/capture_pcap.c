@@ -19,8 +19,9 @@ static const uint64_t shut_us = 30000;
 
 /* -- master ---------------------------------------------------------------------------------------------------- */
 
-static size_t tap_check(const struct conf_input *cf, const char *where, struct text *errors)
+static size_t tap_check(const struct conf_input *cf, const char *path, struct text *errors)
 {
+	char where[CAPTURE_WHERE_BYTES];
 	struct bpf_program program;
 	size_t n = 0;
 	pcap_t *p = cf->filter[0] ? pcap_open_dead(DLT_EN10MB, (int)cf->snaplen) : NULL;
@@ -29,9 +30,8 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 	if (pcap_compile(p, &program, cf->filter, 1, PCAP_NETMASK_UNKNOWN) == -1) {
 		char shown[200];
 		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n",
-			 where,
-			 text_escape(shown, sizeof shown, cf->filter,
-				     strlen(cf->filter)), pcap_geterr(p));
+			 capture_where(cf, path, where, sizeof where),
+			 text_escape(shown, sizeof shown, cf->filter, strlen(cf->filter)), pcap_geterr(p));
 		n = 1;
 	} else {
 		pcap_freecode(&program);
@@ -40,17 +40,17 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 	return n;
 }
 
-static void find_peers(const struct input *in, struct tap *tap)
+static void find_peers(const struct endpoint *ep, struct tap *tap)
 {
 	struct text unknown = {0};
-	if (!in->cf->exclude_own)
+	if (!ep->cf->exclude_own)
 		return;
-	tap_peers(in->conf, &tap->peers, &unknown);
+	tap_peers(ep->conf, &tap->peers, &unknown);
 	if (unknown.len)
 		log_warn("input \"%s\": exclude_own: the address of %s is not known yet; traffic to it is captured "
 			 "until the "
 			 "brokers tell theirs",
-			 in->cf->name, unknown.s);
+			 ep->cf->name, unknown.s);
 	text_free(&unknown);
 }
 
@@ -59,15 +59,14 @@ static int no_memory(struct err *err)
 	return err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
-static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_new(struct endpoint *ep, struct err *err)
 {
 	struct tap *tap = calloc(1, sizeof(*tap));
 	if (tap == NULL)
 		return no_memory(err);
 	ep->impl = tap;
 	tap->group = ep->group;
-	tap->is_heir = ep->group != -1;
-	tap->n_slots = in->n_slots;
+	tap->n_slots = ep->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
 	tap->rings = calloc(STATS_SLOTS_MAX, sizeof(*tap->rings));
 	tap->next = calloc(STATS_SLOTS_MAX, sizeof(*tap->next));
@@ -78,29 +77,31 @@ static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
 	return 0;
 }
 
-static int tap_bind(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_bind(struct endpoint *ep, struct err *err)
 {
-	int r = tap_new(in, ep, err);
+	int r = tap_new(ep, err);
 	struct tap *tap = ep->impl;
 	if (r != 0)
 		return r;
-	find_peers(in, tap);
-	tap_look(tap, in, ep->name, NULL);
-	for (unsigned i = 0; r == 0 && i < in->n_slots; i++) {
-		r = ring_open(tap, in, ep->name, &tap->rings[i], err);
+	find_peers(ep, tap);
+	tap_look(tap, ep, ep->name, NULL);
+	for (unsigned i = 0; r == 0 && i < ep->n_slots; i++) {
+		r = ring_open(tap, ep, &tap->rings[i], err);
 		ep->fds[i] = tap->rings[i].fd;
 		ep->n_fds = i + 1;
 	}
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (r == 0 && in->cf->offload_check)
-		tap_offload_check(in, ep->name);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (r == 0 && ep->cf->offload_check)
+		tap_offload_check(ep, ep->name);
 	return r;
 }
 
-static void tap_unbind(struct input *in, struct endpoint *ep)
+static void tap_unbind(struct endpoint *ep)
 {
 	struct tap *tap = ep->impl;
-	(void)in;
+	for (unsigned i = 0; tap == NULL && i < ep->n_fds; i++)
+		if (ep->fds[i] != -1)
+			close(ep->fds[i]); /* of before an upgrade, and nobody has taken it */
 	if (tap == NULL)
 		return;
 	for (unsigned i = 0; tap->rings != NULL && tap->next != NULL && i < STATS_SLOTS_MAX; i++) {
@@ -117,10 +118,9 @@ static void tap_unbind(struct input *in, struct endpoint *ep)
 
 /* A child has no mapping of any ring, and closes what is not its own: each would keep a ring in its
  * group. */
-static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *keep, size_t *n)
+static void tap_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
-	(void)in;
-	if (slot != INPUT_NO_SLOT)
+	if (slot != ENDPOINT_NO_SLOT)
 		keep[(*n)++] = tap_ring(ep->impl, slot)->fd;
 }
 
@@ -142,42 +142,41 @@ static bool is_there(const struct tap *tap)
 
 /* There is none, or it is what cannot be changed: its size and its interface. One that was renamed, or in another
  * namespace for a while, comes back with the index that it had, and the ring goes on. */
-static bool is_outdated(const struct tap *tap, const struct input *in, const struct ring *r)
+static bool is_outdated(const struct tap *tap, const struct endpoint *ep, const struct ring *r)
 {
-	return r->fd == -1 || r->size_bytes != in->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
+	return r->fd == -1 || r->size_bytes != ep->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
 }
 
-static void open_or_say(struct tap *tap, struct input *in, struct endpoint *ep, struct ring *r)
+static void open_or_say(struct tap *tap, struct endpoint *ep, struct ring *r)
 {
 	struct err err = {""};
-	int rc = ring_open(tap, in, ep->name, r, &err);
+	int rc = ring_open(tap, ep, r, &err);
 	if (rc != 0 && rc != -ENODEV && rc != -ENETDOWN)
 		log_error("%s", err.text);
 }
 
 /* The ring that the next tenant reads: with the present options, or another one, which is in the group
  * before the present one leaves it, so that nothing falls between them. */
-static void tap_prepare(struct input *in, struct endpoint *ep, unsigned slot)
+static void tap_prepare(struct endpoint *ep, unsigned slot)
 {
 	struct tap *tap = ep->impl;
 	struct err err = {""};
 	if (!is_there(tap))
 		return;
-	if (tap->next[slot].fd == -1 && is_outdated(tap, in, &tap->rings[slot]))
-		open_or_say(tap, in, ep, &tap->next[slot]);
+	if (tap->next[slot].fd == -1 && is_outdated(tap, ep, &tap->rings[slot]))
+		open_or_say(tap, ep, &tap->next[slot]);
 	struct ring *r = tap_ring(tap, slot);
-	if (r->fd != -1 && ring_adjust(tap, in, ep->name, r, &err) != 0)
+	if (r->fd != -1 && ring_adjust(tap, ep, r, &err) != 0)
 		log_warn("%s", err.text);
 }
 
 /* The ring stays for the next tenant, unless that has another one, or never comes. */
-static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
+static uint64_t tap_died(struct endpoint *ep, unsigned slot, bool is_last,
 			 struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
-	(void)in;
-	if (!is_last && tap->next[slot].fd == -1)
+	if (tap == NULL || (!is_last && tap->next[slot].fd == -1))
 		return 0;
 	uint64_t lost = ring_close(&tap->rings[slot], st);
 	if (is_last)
@@ -190,48 +189,65 @@ static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, b
 }
 
 /* Nobody reads the slot's ring now. */
-static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
+static void tap_renew(struct endpoint *ep, unsigned slot, struct stats_page *page)
 {
-	tap_prepare(in, ep, slot);
-	tap_died(in, ep, slot, false, page);
+	tap_prepare(ep, slot);
+	tap_died(ep, slot, false, page);
 }
 
 static int tap_group(const struct endpoint *ep)
 {
 	const struct tap *tap = ep->impl;
-	return tap->group;
+	return tap != NULL ? tap->group : ep->group;
+}
+
+/* The rings that this program had before an upgrade. */
+static int adopt_rings(struct endpoint *ep, struct err *err)
+{
+	int r = tap_new(ep, err);
+	struct tap *tap = ep->impl;
+	for (unsigned i = 0; r == 0 && i < ep->n_fds; i++) {
+		int rc = ep->fds[i] != -1 ? ring_adopt(&tap->rings[i], ep->fds[i]) : 0;
+		if (rc != 0)
+			log_error("input \"%s\": a ring of interface %s cannot be taken over: %s",
+				  ep->cf->name, ep->name, strerror(-rc));
+		ep->fds[i] = tap->rings[i].fd;
+	}
+	if (r == 0)
+		tap_look(tap, ep, ep->name, NULL);
+	return r;
 }
 
 /* Rings of new slots are made with their first tenant, and all get the present options with their
  * next one. */
-static int tap_adjust(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_adjust(struct endpoint *ep, struct err *err)
 {
+	int r = ep->impl == NULL ? adopt_rings(ep, err) : 0;
 	struct tap *tap = ep->impl;
-	if (!input_endpoint_room(ep, in->n_slots))
-		return no_memory(err);
-	for (; ep->n_fds < in->n_slots; ep->n_fds++)
+	if (r != 0)
+		return r;
+	for (; ep->n_fds < ep->n_slots; ep->n_fds++)
 		ep->fds[ep->n_fds] = -1;
-	tap->n_slots = MAX(tap->n_slots, in->n_slots);
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (!in->cf->exclude_own)
+	tap->n_slots = MAX(tap->n_slots, ep->n_slots);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (!ep->cf->exclude_own)
 		text_free(&tap->peers);
 	else if (tap->peers.len == 0)
-		find_peers(in, tap);
+		find_peers(ep, tap);
 	return 0;
 }
 
 /* Its interface is another one now; or the ring that waits for its successor does so in vain. */
-static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsigned slot)
+static bool tap_is_stale(const struct endpoint *ep, unsigned slot)
 {
 	const struct tap *tap = ep->impl;
 	bool is_other = !tap->is_any && tap->rings[slot].ifindex != tap->ifindex;
-	(void)in;
 	return is_there(tap) && (is_other || tap->next[slot].fd != -1);
 }
 
 /* The master changes the filters of all rings: it has their descriptors, and libpcap compiles for a
  * device that it can open. */
-static void exclude_peers(struct tap *tap, struct input *in, struct endpoint *ep)
+static void exclude_peers(struct tap *tap, struct endpoint *ep)
 {
 	struct err err = {""};
 	int rc = 0;
@@ -240,33 +256,33 @@ static void exclude_peers(struct tap *tap, struct input *in, struct endpoint *ep
 	tap->has_new_peers = false;
 	for (unsigned i = 0; i < STATS_SLOTS_MAX && rc == 0; i++)
 		if (tap->rings[i].fd != -1)
-			rc = ring_adjust(tap, in, ep->name, &tap->rings[i], &err);
+			rc = ring_adjust(tap, ep, &tap->rings[i], &err);
 	if (rc != 0)
 		log_warn("%s", err.text);
 	else
-		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name,
+		log_info("input \"%s\": leaving out our own traffic to %s", ep->cf->name,
 			 tap->peers.s);
 }
 
 /* What is known already has been said by another worker. */
-static void tap_exclude(struct input *in, struct endpoint *ep, const char *peers)
+static void tap_exclude(struct endpoint *ep, const char *peers)
 {
 	struct tap *tap = ep->impl;
 	bool is_known = tap->is_told && tap->peers.s != NULL && strcmp(tap->peers.s, peers) == 0;
-	if (in->loop != NULL || is_known)
+	if (is_known)
 		return;
 	tap->is_told = true;
 	text_free(&tap->peers);
 	text_add(&tap->peers, "%s", peers);
 	tap->has_new_peers = !tap->peers.failed;
-	exclude_peers(tap, in, ep);
+	exclude_peers(tap, ep);
 }
 
-static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *page)
+static void tap_count(struct endpoint *ep, struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
-	tap_look(tap, in, ep->name, stats_endpoint(page, ep->blocks[0]));
-	exclude_peers(tap, in, ep);
+	tap_look(tap, ep, ep->name, stats_endpoint(page, ep->blocks[0]));
+	exclude_peers(tap, ep);
 	for (unsigned i = 0; i < ep->n_fds; i++) {
 		struct ring *r = &tap->rings[i];
 		struct stats_endpoint *st = stats_endpoint(page, ep->blocks[i]);
@@ -392,8 +408,27 @@ static void tap_end(struct capture_source *cs)
 	free(ps);
 }
 
-const struct capture_driver capture_pcap = {
+static unsigned pcap_read(struct source *s, struct batch *b)
+{
+	return capture_read(s, b, tap_read);
+}
+
+static void pcap_drain(struct input *in)
+{
+	in->draining = true;
+	for (struct source *s = in->sources; s; s = s->next)
+		tap_drain((struct capture_source *)s);
+}
+
+static void pcap_end(struct source *s)
+{
+	tap_end((struct capture_source *)s);
+	source_free(s);
+}
+
+static const struct endpoint_ops endpoint_pcap = {
     .name = "pcap",
+    .is_device = true,
     .capabilities = CAPABILITY(CAP_NET_RAW),
     .check = tap_check,
     .bind = tap_bind,
@@ -405,12 +440,19 @@ const struct capture_driver capture_pcap = {
     .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
-    .kernel_drops = tap_kernel_drops,
+    .count = tap_count,
     .exclude = tap_exclude,
-    .open = tap_open,
-    .read = tap_read,
-    .drain = tap_drain,
-    .end = tap_end,
+};
+
+const struct input_type input_pcap = {
+    .name = "pcap",
+    .is_packets = true,
+    .is_paced = true,
+    .endpoint = &endpoint_pcap,
+    .open_endpoint = tap_open,
+    .drain = pcap_drain,
+    .read = pcap_read,
+    .end = pcap_end,
 };
 
 const char *input_pcap_version(void)

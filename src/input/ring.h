@@ -35,6 +35,9 @@ struct ring_place {
 	uint64_t first;	  /* … when the block began */
 	uint64_t seq;	  /* of the block; 0: none was begun */
 	uint64_t discard; /* so many marked packets came before the ring was in its group */
+	/* What the master notes for the program that it becomes by an upgrade; nothing else rests on it. */
+	uint64_t stored, size_bytes;
+	uint32_t link_type, is_promiscuous;
 };
 
 struct ring_reader {

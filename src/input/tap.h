@@ -42,7 +42,6 @@ struct tap {
 	unsigned n_slots;
 	struct tap_filter filter;
 	int group;	  /* fanout id; -1: none yet */
-	bool is_heir;	  /* the first ring joins a group that a predecessor has made */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
 	bool is_told;		/* by a worker, who our outputs' peers are */
@@ -60,8 +59,10 @@ static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 /* -- tap_ring.c: master ------------------------------------------------------------------------------------------- */
 
 /* A new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
 	      struct err *err);
+/* A ring that this program had before an upgrade; fd is taken. 0, or -errno. */
+int ring_adopt(struct ring *r, int fd);
 /* Closes it, if there is one. Returns packets that were unread: stored, not to be discarded and not
  * taken. */
 uint64_t ring_close(struct ring *r, struct stats_endpoint *st);
@@ -71,7 +72,7 @@ void ring_statistics(struct ring *r, struct stats_endpoint *st);
 uint64_t ring_waiting(const struct ring *r);
 /* The present filter and promiscuous mode for a ring that is in use; no packet is lost. 0, or
  * -errno with err. */
-int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+int ring_adjust(struct tap *tap, const struct endpoint *ep, struct ring *r,
 		struct err *err);
 
 /* -- tap_filter.c -------------------------------------------------------------------------------------------------- */
@@ -81,7 +82,7 @@ int ring_adjust(struct tap *tap, const struct input *in, const char *device, str
 void tap_filter_make(struct text *t, const char *filter, const char *peers);
 /* Master: compiles the present filter for the device, unless tap->filter is that already. 0, or
  * -errno with err. */
-int tap_filter_renew(struct tap *tap, const struct input *in, const char *device, struct err *err);
+int tap_filter_renew(struct tap *tap, const struct endpoint *ep, struct err *err);
 void tap_filter_fini(struct tap_filter *f);
 /* The brokers of all kafka outputs that the configuration names, as addresses; what cannot be found
  * is left out, and named in `unknown`. Asks the system's resolver: master, at the start only. */
@@ -91,9 +92,9 @@ void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown);
 
 /* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says
  * changes once. */
-void tap_look(struct tap *tap, const struct input *in, const char *device,
+void tap_look(struct tap *tap, const struct endpoint *ep, const char *device,
 	      struct stats_endpoint *st);
 /* Warns when frames are merged before we see them. */
-void tap_offload_check(const struct input *in, const char *device);
+void tap_offload_check(const struct endpoint *ep, const char *device);
 
 #endif

@@ -62,7 +62,7 @@ void tap_filter_make(struct text *t, const char *filter, const char *peers)
 
 /* -- program ------------------------------------------------------------------------------------------------------- */
 
-static int say_failure(const struct input *in, const char *device, pcap_t *p, int code,
+static int say_failure(const struct endpoint *ep, pcap_t *p, int code,
 		       struct err *err)
 {
 	const char *more = pcap_geterr(p), *what = pcap_statustostr(code);
@@ -71,7 +71,7 @@ static int say_failure(const struct input *in, const char *device, pcap_t *p, in
 		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
 						    : -EIO;
 	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.",
-		       in->cf->name, device,
+		       ep->cf->name, ep->name,
 		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more,
 									       what) ? more : "",
 		       r == -EPERM ? "; start as root, or with CAP_NET_RAW" : "");
@@ -79,18 +79,18 @@ static int say_failure(const struct input *in, const char *device, pcap_t *p, in
 
 /* A handle that reads nothing, with the smallest ring. It is a live one, since only then libpcap
  * knows of the kernel that it takes VLAN tags out of frames, and compiles `vlan` accordingly. */
-static int open_device(const struct input *in, const char *device, pcap_t **handle, struct err *err)
+static int open_device(const struct endpoint *ep, pcap_t **handle, struct err *err)
 {
 	char why[PCAP_ERRBUF_SIZE] = "";
-	pcap_t *p = pcap_create(device, why);
+	pcap_t *p = pcap_create(ep->name, why);
 	if (p == NULL)
-		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name,
-			       device, why);
-	pcap_set_snaplen(p, (int)in->cf->snaplen);
+		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", ep->cf->name,
+			       ep->name, why);
+	pcap_set_snaplen(p, (int)ep->cf->snaplen);
 	pcap_set_timeout(p, 1000);
 	pcap_set_buffer_size(p, RING_BLOCK_BYTES);
 	int code = pcap_activate(p);
-	int r = code < 0 ? say_failure(in, device, p, code, err) : 0;
+	int r = code < 0 ? say_failure(ep, p, code, err) : 0;
 	if (r != 0)
 		pcap_close(p);
 	else
@@ -117,16 +117,16 @@ static void adapt(struct bpf_program *program)
 	}
 }
 
-static int compile(struct tap_filter *f, const struct input *in, const char *device,
+static int compile(struct tap_filter *f, const struct endpoint *ep,
 		   struct err *err)
 {
 	pcap_t *p = NULL;
-	int r = open_device(in, device, &p, err);
+	int r = open_device(ep, &p, err);
 	if (r != 0)
 		return r;
 	f->link_type = (uint32_t)pcap_datalink(p);
 	if (pcap_compile(p, &f->program, f->text.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name,
+		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", ep->cf->name,
 			    f->text.s, pcap_geterr(p));
 	else if (f->link_type == DLT_LINUX_SLL)
 		adapt(&f->program);
@@ -142,20 +142,20 @@ void tap_filter_fini(struct tap_filter *f)
 	*f = (struct tap_filter){.number = f->number};
 }
 
-int tap_filter_renew(struct tap *tap, const struct input *in, const char *device, struct err *err)
+int tap_filter_renew(struct tap *tap, const struct endpoint *ep, struct err *err)
 {
 	struct tap_filter *old = &tap->filter;
-	struct tap_filter f = {.ifindex = tap->is_any ? 0 : if_nametoindex(device),
-			       .snaplen = (uint32_t)in->cf->snaplen,
+	struct tap_filter f = {.ifindex = tap->is_any ? 0 : if_nametoindex(ep->name),
+			       .snaplen = (uint32_t)ep->cf->snaplen,
 			       .number = old->number + 1};
-	tap_filter_make(&f.text, in->cf->filter, tap->peers.s != NULL ? tap->peers.s : "");
+	tap_filter_make(&f.text, ep->cf->filter, tap->peers.s != NULL ? tap->peers.s : "");
 	int r = 0;
 	if (f.text.failed)
-		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", in->cf->name);
+		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", ep->cf->name);
 	bool is_same = old->text.s != NULL && f.ifindex == old->ifindex && f.snaplen == old->snaplen && r == 0 &&
 		       strcmp(f.text.s, old->text.s) == 0;
 	if (r == 0 && !is_same)
-		r = compile(&f, in, device, err);
+		r = compile(&f, ep, err);
 	if (r != 0 || is_same) {
 		tap_filter_fini(&f);
 		return r;

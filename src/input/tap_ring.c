@@ -19,6 +19,7 @@
 #endif
 
 enum {
+	RING_BLOCKS_MAX = 4096, /* of the largest ring_size */
 	RETIRE_MS = 10,    /* a block is handed over when full, or after this */
 	STRAGGLER_US = 20, /* within which a CPU that was on its way into the ring by the old way is there */
 };
@@ -44,17 +45,16 @@ static unsigned live(const struct tap *tap, unsigned ifindex)
 }
 
 /* The kernel chooses the id of a new group, so that no other program is in it. */
-static int group_join(struct tap *tap, const struct input *in, const struct ring *r)
+static int group_join(struct tap *tap, const struct endpoint *ep, const struct ring *r)
 {
-	unsigned mode = in->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
-	bool is_new = !tap->is_heir && (live(tap, r->ifindex) == 0 || tap->group == -1);
+	unsigned mode = ep->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
+	bool is_new = live(tap, r->ifindex) == 0 || tap->group == -1;
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
 	socklen_t len = sizeof(value);
 	int rc = fanout_set(r->fd, id, mode | unique | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
 	if (rc == -EINVAL)
 		rc = fanout_set(r->fd, id, mode | unique);
-	tap->is_heir = false;
 	if (rc == 0 && is_new)
 		tap->group = getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value,
 					&len) == -1 ? -1 : value & 0xffff;
@@ -64,7 +64,7 @@ static int group_join(struct tap *tap, const struct input *in, const struct ring
 /* -- options ------------------------------------------------------------------------------------------------------- */
 
 /* Of packets that the program lets through so many bytes are kept. */
-static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const struct input *in,
+static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const struct endpoint *ep,
 		  struct err *err)
 {
 	struct sock_fprog p = {.len = (unsigned short)f->program.bf_len,
@@ -75,7 +75,7 @@ static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const stru
 	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof(p)) == 0)
 		return 0;
 	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.",
-		       in->cf->name, strerror(errno));
+		       ep->cf->name, strerror(errno));
 }
 
 static int set_promiscuous(struct ring *r, bool is_on)
@@ -85,23 +85,24 @@ static int set_promiscuous(struct ring *r, bool is_on)
 	if (r->ifindex == 0 || r->is_promiscuous == is_on)
 		return 0;
 	r->is_promiscuous = is_on;
+	r->place->is_promiscuous = is_on;
 	return setsockopt(r->fd, SOL_PACKET, what, &m, sizeof(m)) == -1 ? -errno : 0;
 }
 
-int ring_adjust(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+int ring_adjust(struct tap *tap, const struct endpoint *ep, struct ring *r,
 		struct err *err)
 {
-	int rc = tap_filter_renew(tap, in, device, err);
+	int rc = tap_filter_renew(tap, ep, err);
 	if (rc == 0 && r->filter != tap->filter.number)
-		rc = attach(&tap->filter, r->fd, tap->filter.snaplen, in, err);
+		rc = attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 	if (rc != 0)
 		return rc;
 	r->filter = tap->filter.number;
-	rc = set_promiscuous(r, in->cf->promiscuous);
+	rc = set_promiscuous(r, ep->cf->promiscuous);
 	return rc == 0 ? 0
 		       : err_set(err, rc,
 				 "Input \"%s\": interface %s: promiscuous mode cannot be changed: %s.",
-				 in->cf->name, device, strerror(-rc));
+				 ep->cf->name, ep->name, strerror(-rc));
 }
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
@@ -127,17 +128,43 @@ static int make_blocks(struct ring *r)
 	}
 }
 
-/* Only whole rings can be mapped; the master keeps the page with the place, and no child inherits
- * it: a mapping keeps a ring in its group. */
+/* Only whole rings can be mapped; the master keeps the page with the place, and no child inherits it: a
+ * mapping keeps a ring in its group. */
 static int map_place(struct ring *r)
 {
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (size_t)r->n_blocks * RING_BLOCK_BYTES;
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	const size_t size = (size_t)r->n_blocks * RING_BLOCK_BYTES;
 	char *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
 	if (m == MAP_FAILED)
 		return -errno;
 	munmap(m + page, size - page);
 	r->place = ring_place(m);
 	return madvise(m, page, MADV_DONTFORK) == -1 ? -errno : 0;
+}
+
+/* The kernel does not say how large a ring is, but maps it only as it is. */
+int ring_adopt(struct ring *r, int fd)
+{
+	struct sockaddr_ll at = {.sll_ifindex = 0};
+	socklen_t len = sizeof(at);
+	int rc = -EINVAL;
+	*r = (struct ring){.fd = fd};
+	if (getsockname(fd, (struct sockaddr *)(void *)&at, &len) == -1)
+		rc = -errno;
+	while (rc == -EINVAL && r->n_blocks < RING_BLOCKS_MAX) {
+		r->n_blocks++;
+		rc = map_place(r);
+	}
+	if (rc != 0) {
+		ring_close(r, NULL);
+		return rc;
+	}
+	r->ifindex = (unsigned)at.sll_ifindex;
+	r->stored = r->place->stored;
+	r->size_bytes = r->place->size_bytes;
+	r->link_type = r->place->link_type;
+	r->is_promiscuous = r->place->is_promiscuous;
+	return 0;
 }
 
 static int bind_device(const struct ring *r)
@@ -161,58 +188,62 @@ static void wait_for_stragglers(void)
 /* A socket has to be bound before it can join, and until it has, the ring sees what others of the
  * group read. So packets are only marked until it is in the group, and those of the moment around
  * the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
-static int join(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+static int join(struct tap *tap, const struct endpoint *ep, struct ring *r,
 		struct err *err)
 {
-	int rc = attach(&tap->filter, r->fd, RING_MARKED_BYTES, in, err);
+	int rc = attach(&tap->filter, r->fd, RING_MARKED_BYTES, ep, err);
 	if (rc != 0)
 		return rc;
-	rc = set_promiscuous(r, in->cf->promiscuous);
+	rc = set_promiscuous(r, ep->cf->promiscuous);
 	if (rc == 0)
 		rc = bind_device(r);
 	if (rc != 0)
 		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.",
-			       in->cf->name, device,
+			       ep->cf->name, ep->name,
 			       strerror(-rc));
 	ring_statistics(r, NULL);
 	r->place->discard = r->stored;
-	rc = group_join(tap, in, r);
+	rc = group_join(tap, ep, r);
 	if (rc != 0)
 		return err_set(err, rc,
 			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
-			       in->cf->name, device, strerror(-rc));
+			       ep->cf->name, ep->name, strerror(-rc));
 	wait_for_stragglers();
 	r->filter = tap->filter.number;
-	return attach(&tap->filter, r->fd, tap->filter.snaplen, in, err);
+	return attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 }
 
-static int make(const struct input *in, const char *device, struct ring *r, struct err *err)
+static int make(const struct endpoint *ep, struct ring *r, struct err *err)
 {
 	int type = r->link_type == DLT_LINUX_SLL ? SOCK_DGRAM : SOCK_RAW; /* as libpcap does */
 	r->fd = socket(AF_PACKET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int rc = r->fd == -1 ? -errno : make_blocks(r);
 	if (rc == 0)
 		rc = map_place(r);
+	if (rc == 0) {
+		r->place->size_bytes = r->size_bytes;
+		r->place->link_type = r->link_type;
+	}
 	return rc == 0 ? 0
 		       : err_set(err, rc,
 				 "Input \"%s\": interface %s: cannot make a ring (TPACKET_V3) of %llu bytes: %s.",
-				 in->cf->name, device, (unsigned long long)r->size_bytes, strerror(-rc));
+				 ep->cf->name, ep->name, (unsigned long long)r->size_bytes, strerror(-rc));
 }
 
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r,
+int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
 	      struct err *err)
 {
 	*r = (struct ring){.fd = -1};
-	int rc = tap_filter_renew(tap, in, device, err);
+	int rc = tap_filter_renew(tap, ep, err);
 	if (rc != 0)
 		return rc;
 	struct ring made = {.fd = -1,
 			    .ifindex = tap->filter.ifindex,
 			    .link_type = tap->filter.link_type,
-			    .size_bytes = in->cf->ring_size};
-	rc = make(in, device, &made, err);
+			    .size_bytes = ep->cf->ring_size};
+	rc = make(ep, &made, err);
 	if (rc == 0)
-		rc = join(tap, in, device, &made, err);
+		rc = join(tap, ep, &made, err);
 	if (rc == 0)
 		*r = made;
 	else
@@ -229,6 +260,7 @@ void ring_statistics(struct ring *r, struct stats_endpoint *st)
 	if (getsockopt(r->fd, SOL_PACKET, PACKET_STATISTICS, &now, &len) == -1)
 		return;
 	r->stored += now.tp_packets - now.tp_drops;
+	r->place->stored = r->stored;
 	if (st == NULL)
 		return;
 	st->passed_packets += now.tp_packets;

@@ -38,19 +38,6 @@ static void name_kafka(struct master *m, const struct output *out)
 	}
 }
 
-static void name_endpoint(struct master *m, const struct input *in, const struct endpoint *ep)
-{
-	for (unsigned k = 0; k < ep->n_fds; k++) {
-		char unit[16];
-		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
-		stats_name(m->stats, STATS_ENDPOINT, ep->blocks[k], ep->name, in->index, 0, unit);
-		struct stats_endpoint *st = stats_endpoint(m->page, ep->blocks[k]);
-		st->receive_buffer_bytes = ep->receive_buffer_bytes;
-		st->asked_buffer_bytes = in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
-		stats_touch(m->page, STATS_ENDPOINT, ep->blocks[k]);
-	}
-}
-
 static uint64_t feeds_of(const struct master *m, const struct input *in)
 {
 	uint64_t feeds = 0;
@@ -63,12 +50,9 @@ void world_name(struct master *m)
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		struct input *in = &m->inputs[i];
-		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds_of(m, in), in->type->name);
-		if (in->type->label && m->generation == 1)
-			in->type->label(in, m->stats);
-		for (unsigned e = 0; e < in->n_endpoints; e++)
-			name_endpoint(m, in, &in->endpoints[e]);
+		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds_of(m, in), conf_word(in->cf->type));
 	}
+	registry_name(&m->registry);
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
 		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0, unit_of(out));
@@ -82,7 +66,7 @@ void world_name(struct master *m)
 void world_mark_page(struct master *m, struct stats_page *page)
 {
 	uint64_t fed[STATS_OUTPUTS_MAX][3] = {{0}};
-	unsigned n_outputs = stats_page_used(page, STATS_OUTPUT);
+	unsigned n_outputs = MIN(stats_page_used(page, STATS_OUTPUT), stats_entries(m->stats, STATS_OUTPUT));
 	for (unsigned i = 0; i < stats_page_used(page, STATS_INPUT); i++) {
 		stats_input(page, i)->feeds = 0;
 		stats_touch(page, STATS_INPUT, i);
@@ -238,43 +222,32 @@ static const struct input *find_input(const struct master *m, const struct conf_
 	return NULL;
 }
 
-static struct endpoint *find_endpoint(struct master *m, const struct input *in, const char *address)
+/* A name has several addresses, and the machine may lack those of one family. */
+static int add_endpoints(struct master *m, struct input *in, const char *address, struct err *err)
 {
-	struct endpoint *ep = NULL;
-	for (size_t i = 0; !ep && i < m->n_inputs; i++)
-		ep = input_find_endpoint(&m->inputs[i], in, address);
-	for (size_t i = 0; !ep && i < m->n_heritage; i++)
-		ep = input_find_endpoint(&m->heritage[i], in, address);
-	return ep;
-}
-
-static int place_endpoint(struct master *m, const struct input *in, struct endpoint *ep, struct err *err)
-{
-	for (unsigned k = ep->n_blocks; k < ep->n_fds; k++) {
-		char unit[16];
-		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
-		int block = place(m, STATS_ENDPOINT, ep->name, in->index, unit, err);
-		if (block < 0)
-			return block;
-		ep->blocks[k] = (uint32_t)block;
-		ep->n_blocks = k + 1;
-	}
-	return 0;
-}
-
-/* "In use" may mean by ourselves, under another spelling of the address. */
-static void explain(const struct master *m, const struct input *in, const char *address, struct err *err)
-{
-	const char *port = strrchr(address, ':');
-	for (size_t i = 0; port && i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const char *ours = m->inputs[i].endpoints[k].name, *p = strrchr(ours, ':');
-			if (m->inputs[i].type == in->type && p && strcmp(p, port) == 0 && strcmp(ours, address) != 0)
-				err_set(err, -EADDRINUSE,
-					"inputs.%s.bind: %s cannot be bound while millrace itself listens on %s: take "
-					"that away first and reload twice, or restart.",
-					in->cf->name, address, ours);
+	const struct endpoint_user user = world_user(in);
+	struct endpoint_key keys[ENDPOINT_KEYS_MAX];
+	unsigned n_bound = 0;
+	int r = 0, n = endpoint_keys(in->type->endpoint, in->cf, in->conf, address, keys, err);
+	for (int i = 0; i < n; i++) {
+		struct endpoint *ep = endpoint_get(&m->registry, &keys[i], &user, &r, err);
+		if (ep && input_add_endpoint(in, ep) != 0) {
+			endpoint_put(ep);
+			return err_set(err, -ENOMEM, "No memory for endpoint %s.", address);
 		}
+		if (!ep && (n == 1 || (r != -EADDRNOTAVAIL && r != -EAFNOSUPPORT)))
+			return r;
+		if (!ep)
+			log_warn("input \"%s\": %s is left out: this machine has no %s", in->cf->name, address,
+				 keys[i].name);
+		n_bound += ep != NULL;
+	}
+	return n_bound > 0 ? 0 : MIN(n, r);
+}
+
+struct endpoint_user world_user(const struct input *in)
+{
+	return (struct endpoint_user){.conf = in->conf, .cf = in->cf, .input = in->index, .n_slots = in->n_slots};
 }
 
 static int make_input(struct master *m, const struct conf *cf, size_t i, struct world *w, struct err *err)
@@ -286,27 +259,18 @@ static int make_input(struct master *m, const struct conf *cf, size_t i, struct 
 	w->n_inputs++;
 	if (r != 0)
 		return r;
-	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, in->type->name, err);
+	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, conf_word(in->cf->type), err);
 	if (r < 0)
 		return r;
 	in->index = (unsigned)r;
 	const struct conf_list *addresses = input_addresses(in->cf, &one);
 	r = 0;
-	for (size_t k = 0; r == 0 && k < addresses->n; k++) {
-		struct endpoint *from = find_endpoint(m, in, addresses->items[k]);
-		int group = from ? from->group : -1;
-		if (from && from->n_fds == 0) /* only its name came from a predecessor */
-			from = NULL;
-		r = input_add_endpoint(in, addresses->items[k], from, group, err);
-		if (r == -EADDRINUSE)
-			explain(m, in, addresses->items[k], err);
-		if (r == 0)
-			r = place_endpoint(m, in, &in->endpoints[k], err);
-	}
+	for (size_t k = 0; r == 0 && k < addresses->n; k++)
+		r = add_endpoints(m, in, addresses->items[k], err);
 	return r;
 }
 
-/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's hand. */
+/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's batch. */
 static void tell_what_is_wanted(struct world *w)
 {
 	for (size_t i = 0; i < w->n_inputs; i++) {
@@ -320,21 +284,13 @@ static void tell_what_is_wanted(struct world *w)
 	}
 }
 
-/* Last, since sockets that join a group get datagrams at once. */
 static int adjust_endpoints(struct master *m, struct world *w, struct err *err)
 {
 	int r = 0;
 	for (size_t i = 0; i < w->n_inputs; i++)
 		for (unsigned k = 0; r == 0 && k < w->inputs[i].n_endpoints; k++) {
-			struct input *in = &w->inputs[i];
-			struct endpoint *ep = &in->endpoints[k];
-			if (!m->inputs && ep->n_fds > 1 && ep->n_fds > w->n_slots)
-				return err_set(err, -EINVAL, "Cannot take over %s with fewer workers than it has sockets "
-					       "(%u): reload with so many first.", ep->name, ep->n_fds);
-			if (in->type->adjust && ep->moved_from)
-				r = in->type->adjust(in, ep, err);
-			if (r == 0)
-				r = place_endpoint(m, in, ep, err);
+			struct endpoint *ep = w->inputs[i].endpoints[k];
+			r = endpoint_adjust(&m->registry, ep, err);
 		}
 	return r;
 }

@@ -7,7 +7,6 @@
 #include "master.h"
 
 #include <string.h>
-#include <unistd.h>
 
 static bool has_block(const struct output *out, uint32_t block)
 {
@@ -58,10 +57,9 @@ static void retire_renamed(struct master *m, enum stats_scope scope, unsigned in
 
 static void end_output(struct master *m, unsigned index, bool is_taken)
 {
-	struct link_message msg = {.type = LINK_OUTPUT_ENDS, .input = index};
+	if (m->slots) /* none yet: a start that fails */
+		slots_tell_all(m, LINK_GONE, LINK_GONE_OUTPUT, stats_entry(m->stats, STATS_OUTPUT, index)->name, "", -1);
 	retire_renamed(m, STATS_OUTPUT, index, is_taken);
-	for (unsigned i = 0; m->slots && i < m->n_slots; i++) /* none yet: a start that fails */
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
 }
 
 static void retire_outputs(struct master *m, const struct output *outputs, size_t n, const struct output *next,
@@ -94,23 +92,10 @@ static void free_outputs(struct output *outputs, size_t n, const struct output *
 	free(outputs);
 }
 
-/* An endpoint of a world that is not to be: bound for it, or taken from the one in effect. */
-static void give_back(struct master *m, struct input *in, struct endpoint *ep)
+static void drop_endpoints(struct input *in)
 {
-	struct endpoint *from = ep->moved_from;
-	for (unsigned b = from ? ep->had_fds : 0; b < ep->n_blocks; b++)
-		stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
-	ep->n_blocks = from ? MIN(ep->n_blocks, ep->had_fds) : 0;
-	if (!from) {
-		input_close_endpoint(in, ep);
-		return;
-	}
-	input_return_endpoint(ep);
-	for (size_t i = 0; i < m->n_inputs; i++) {
-		struct input *old = &m->inputs[i];
-		if (from >= old->endpoints && from < old->endpoints + old->n_endpoints && old->type->adjust)
-			old->type->adjust(old, from, NULL);
-	}
+	for (unsigned k = 0; k < in->n_endpoints; k++)
+		endpoint_put(in->endpoints[k]);
 }
 
 void world_give_up(struct master *m, struct world *w)
@@ -118,11 +103,19 @@ void world_give_up(struct master *m, struct world *w)
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
 		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
-		for (unsigned k = 0; k < in->n_endpoints; k++)
-			give_back(m, in, &in->endpoints[k]);
-		if (is_new && in->type)
+		drop_endpoints(in);
+		if (is_new && in->type) {
 			stats_retire(m->stats, STATS_INPUT, in->index);
-		input_forget(in, !is_new);
+			receive_forget(m->receive, in->index);
+		}
+		input_free(in);
+	}
+	if (w->inputs)
+		registry_sweep(&m->registry);
+	for (size_t i = 0; w->inputs && i < m->n_inputs; i++) {
+		const struct endpoint_user user = world_user(&m->inputs[i]);
+		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
+			endpoint_restore(&m->registry, m->inputs[i].endpoints[k], &user);
 	}
 	free(w->inputs);
 	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
@@ -130,12 +123,12 @@ void world_give_up(struct master *m, struct world *w)
 	*w = (struct world){0};
 }
 
-/* Workers of the old world are told which of their endpoints end with them. */
-static void announce(struct master *m, const struct input *in, uint64_t endpoint)
+static bool reads(const struct input *in, const struct endpoint *ep)
 {
-	struct link_message msg = {.type = LINK_END, .input = in->index, .value = endpoint};
-	for (unsigned i = 0; i < m->n_slots; i++)
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
+	for (unsigned k = 0; k < in->n_endpoints; k++)
+		if (in->endpoints[k] == ep)
+			return true;
+	return false;
 }
 
 /* The input that all addresses of `in` have gone to: it has another name now. NULL: none. */
@@ -143,10 +136,8 @@ static const struct input *renamed_to(const struct master *m, const struct input
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		unsigned n = 0;
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const struct endpoint *from = m->inputs[i].endpoints[k].moved_from;
-			n += from >= in->endpoints && from < in->endpoints + in->n_endpoints;
-		}
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			n += reads(&m->inputs[i], in->endpoints[k]);
 		if (n > 0)
 			return n == in->n_endpoints ? &m->inputs[i] : NULL;
 	}
@@ -156,11 +147,10 @@ static const struct input *renamed_to(const struct master *m, const struct input
 static void announce_end(struct master *m, const struct input *in)
 {
 	const struct input *to = renamed_to(m, in);
-	struct link_message msg = {.type = LINK_RENAMED, .input = in->index, .value = to ? to->index : 0};
-	for (unsigned i = 0; to && i < m->n_slots; i++)
-		post_send(&m->slots[i], &msg, sizeof msg, -1);
-	if (!to)
-		announce(m, in, LINK_WHOLE);
+	if (to)
+		slots_tell_all(m, LINK_GONE, LINK_GONE_NAME, in->cf->name, to->cf->name, -1);
+	else
+		slots_tell_all(m, LINK_GONE, LINK_GONE_INPUT, in->cf->name, "", -1);
 }
 
 static void retire_inputs(struct master *m, struct input *inputs, size_t n)
@@ -174,25 +164,31 @@ static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 			retire_renamed(m, STATS_INPUT, in->index, is_taken);
 			announce_end(m, in);
 		}
+		for (unsigned k = 0; k < in->n_endpoints; k++)
+			if (endpoint_put(in->endpoints[k]))
+				slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, in->cf->name, in->endpoints[k]->name,
+					       -1);
+	}
+}
+
+/* Only what is LIVE has changed. */
+static void enter_options(struct master *m, const struct conf *cf)
+{
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		struct input *in = &m->inputs[i];
+		in->conf = cf;
+		in->cf = &cf->inputs[i];
 		for (unsigned k = 0; k < in->n_endpoints; k++) {
-			struct endpoint *ep = &in->endpoints[k];
-			if (ep->is_moved)
-				continue;
-			announce(m, in, k);
-			if (in->type->retire)
-				in->type->retire(in, ep);
-			ep->is_retired = true;
+			in->endpoints[k]->conf = cf;
+			in->endpoints[k]->cf = in->cf;
 		}
 	}
 }
 
 static void enter_inputs(struct master *m, struct world *w, struct world *gone)
 {
-	if (!w->inputs) { /* only what is LIVE has changed */
-		for (size_t i = 0; i < m->n_inputs; i++) {
-			m->inputs[i].conf = w->cf;
-			m->inputs[i].cf = &w->cf->inputs[i];
-		}
+	if (!w->inputs) {
+		enter_options(m, w->cf);
 		return;
 	}
 	gone->inputs = m->inputs;
@@ -200,9 +196,7 @@ static void enter_inputs(struct master *m, struct world *w, struct world *gone)
 	m->inputs = w->inputs;
 	m->n_inputs = w->n_inputs;
 	retire_inputs(m, gone->inputs, gone->n_inputs);
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			m->inputs[i].endpoints[k].moved_from = NULL;
+	registry_settle(&m->registry);
 }
 
 void world_enter(struct master *m, struct world *w, struct world *gone)
@@ -225,39 +219,16 @@ void world_enter(struct master *m, struct world *w, struct world *gone)
 
 void world_close(struct master *m, struct world *gone)
 {
+	if (gone->inputs)
+		registry_sweep(&m->registry);
 	for (size_t i = 0; i < gone->n_inputs; i++) {
 		struct input *in = &gone->inputs[i];
-		bool shares_hands = has_input(m->inputs, m->n_inputs, in->index);
-		for (unsigned k = 0; k < in->n_endpoints; k++) {
-			struct endpoint *ep = &in->endpoints[k];
-			if (ep->is_moved)
-				continue;
-			input_endpoint_drops(in, ep, m->page);
-			for (unsigned b = 0; b < ep->n_fds; b++)
-				stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[b]);
-			input_close_endpoint(in, ep);
-		}
-		input_forget(in, shares_hands);
+		if (!has_input(m->inputs, m->n_inputs, in->index))
+			receive_forget(m->receive, in->index);
+		input_free(in);
 	}
 	stats_publish(m->page);
 	free(gone->inputs);
 	conf_free((struct conf *)(uintptr_t)gone->cf);
 	*gone = (struct world){0};
-}
-
-void world_close_slot(struct master *m, unsigned slot)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			struct endpoint *ep = &m->inputs[i].endpoints[k];
-			if (ep->n_fds != slot + 1 || slot == 0)
-				continue;
-			input_endpoint_drops(&m->inputs[i], ep, m->page);
-			if (!m->inputs[i].type->unbind)
-				close(ep->fds[slot]);
-			stats_retire(m->stats, STATS_ENDPOINT, ep->blocks[slot]);
-			ep->n_fds = ep->n_blocks = slot;
-		}
-	stats_publish(m->page);
-	world_name(m); /* of two, "slot 0" may be left as "all slots" */
 }

@@ -117,6 +117,13 @@ static bool goes_again(const struct kafka *k, const rd_kafka_message_t *rkm, boo
 	       (rkm->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || rkm->err == RD_KAFKA_RESP_ERR__FATAL);
 }
 
+/* Purged by kafka_hand_over, and never sent. What is reported too late to be handed over goes again from here. */
+static bool comes_back(const struct kafka *k, const rd_kafka_message_t *rkm)
+{
+	return !k->is_closing && rkm->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE &&
+	       rd_kafka_message_status(rkm) == RD_KAFKA_MSG_STATUS_NOT_PERSISTED;
+}
+
 bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone)
 {
 	struct message *m = rkm->_private;
@@ -134,6 +141,9 @@ bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone
 		message_list_add(&k->refused, m);
 		p->is_coarse |= rkm->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
 		return false;
+	} else if (comes_back(k, rkm)) {
+		message_list_add(&k->back, m);
+		return true;
 	} else {
 		count_undelivered(k, m, rkm);
 	}
@@ -163,7 +173,7 @@ void kafka_set_up(struct kafka *k, bool is_up, const char *why)
 		k->dropped_at_down = dropped(k);
 		log_warn("output \"%s\": no broker can be reached: %s; holding up to %s", k->out->cf->name,
 			 text_escape(text, sizeof(text), why, strlen(why)),
-			 text_format_bytes(buf, sizeof(buf), (uint64_t)k->pool.n_slabs * POOL_SLAB_BYTES));
+			 text_format_bytes(buf, sizeof(buf), (uint64_t)pool_limit_slabs(&k->pool) * POOL_SLAB_BYTES));
 	}
 	if (is_up && !k->is_up)
 		k->backend->connects++;
