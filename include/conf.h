@@ -239,6 +239,10 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);
+static inline enum log_level conf_log_level(const struct conf *cf)
+{
+	return (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+}
 /* Where to serve HTTP; port 0: any. *may_lack: nobody asked for it, so go on without when it is in use. 0, -ENOENT (off),
  * -EINVAL or -ENOMEM. */
 #define CONF_HTTP_AUTO "127.0.0.1:8126"

@@ -74,7 +74,7 @@ static bool check_all(const struct conf *cf)
 /* Before it is known how the start goes, errors are for who started us, too. */
 static int open_log(const struct conf *cf, struct err *err)
 {
-	enum log_level level = (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+	enum log_level level = conf_log_level(cf);
 	enum log_target target = LOG_TARGET_STDERR;
 	int r = 0;
 	if (cf->syslog || strcmp(cf->log, "syslog") == 0)

@@ -361,8 +361,9 @@ static bool stream_pass(struct source *s)
 static void stream_take(struct input *in, int fd, const struct input_passed *p)
 {
 	struct stream *st = in->impl;
-	struct connection *c = connection_new(st, fd);
 	int unread = 0;
+	ioctl(fd, FIONREAD, &unread); /* before connection_new, which closes it when there is no memory */
+	struct connection *c = connection_new(st, fd);
 	in->stats->taken_connections++;
 	if (c && p->kept_bytes <= KEEP_BYTES) {
 		memcpy(c->keep, p->kept, p->kept_bytes);
@@ -370,9 +371,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 		c->is_skipping = p->is_skipping;
 		return;
 	}
-	/* no memory: connection_new has closed it */
-	if (ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
-		in->stats->dropped_stream_bytes += (unsigned)unread;
+	in->stats->dropped_stream_bytes += (unsigned)unread;
 	if (p->kept_bytes) {
 		in->stats->received_lines++;
 		in->stats->dropped_shutdown_lines++;

@@ -334,6 +334,7 @@ static int inherit(struct master *m)
 	control->fd = m->control_fd;
 	ev_io_init(&control->io, acceptable, control->fd, EV_READ);
 	control->io.data = control;
+	ev_io_start(m->loop, &control->io);
 	m->control = control;
 	return 0;
 }

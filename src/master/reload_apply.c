@@ -10,7 +10,7 @@
 /* What the master itself has of the top options. */
 static void change_top(struct master *m, const struct conf *old)
 {
-	enum log_level level = (enum log_level)(m->cf->log_level - CONF_LOG_LEVEL_ERROR);
+	enum log_level level = conf_log_level(m->cf);
 	if (m->cf->log_level != old->log_level) {
 		log_set_level(level);
 		slots_tell_all(m, LINK_LOG, level, "", "", -1);
@@ -102,8 +102,8 @@ static void remove_last_slot(struct master *m)
 
 static bool is_steady(const struct slot *s)
 {
-	return s->next == NULL && s->taking == -1 && !s->now->is_leaving &&
-	       (s->restart.state == RESTART_READY || s->restart.state == RESTART_REMOVED);
+	bool serves = s->restart.state == RESTART_READY && !s->now->is_leaving;
+	return s->next == NULL && s->taking == -1 && (serves || s->restart.state == RESTART_REMOVED);
 }
 
 /* The first slot whose worker has an older configuration; NULL: none. */

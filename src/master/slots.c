@@ -165,14 +165,26 @@ const struct child_type worker_type = {
     .on_exit = on_exit_of_worker,
 };
 
+/* Marking makes the page's equations hold, whatever they were: what is wrong must be said before. */
+static void mark_page(struct worker_process *p)
+{
+	struct master *m = p->slot->m;
+	struct text t = {0};
+	if (p->marking == m->marking)
+		return;
+	if (p->marking != 0 && stats_copy_take(m->copy, NULL) == 0 && stats_check(m->copy, &t) > 0)
+		log_error("the counters do not balance: %s", t.s ? t.s : "");
+	text_free(&t);
+	world_mark_page(m, p->page);
+	p->marking = m->marking;
+}
+
 int worker_start(struct worker_process *p)
 {
 	struct slot *s = p->slot;
 	struct master *m = s->m;
 	const char *what;
-	if (p->marking != m->marking)
-		world_mark_page(m, p->page);
-	p->marking = m->marking;
+	mark_page(p);
 	stats_belief_note(m->belief, s->number, p->which, clock_us());
 	p->generation = m->generation;
 	p->is_foreign = false;

@@ -7,22 +7,8 @@
 #include "monitor.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Signals for the whole group are the master's to understand: we end with our link. A crash must still kill. */
-static void signals_init(void)
-{
-	sigset_t blocked;
-	sigfillset(&blocked);
-	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
-	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
-		sigdelset(&blocked, deadly[i]);
-	for (int sig = 1; sig < NSIG; sig++)
-		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
-	sigprocmask(SIG_SETMASK, &blocked, NULL);
-}
 
 static int tell(struct monitor *m, const struct monitor_message *msg)
 {
@@ -107,7 +93,7 @@ void monitor_run(const struct monitor_setup *setup)
 	proc_set_title("millrace/mon");
 	bool is_safe = stats_child_monitor(setup->stats, &err) == 0;
 	proc_close_others(keep, ARRAY_LEN(keep));
-	signals_init();
+	proc_child_signals(); /* those for the whole group are the master's to understand: we end with our link */
 	if (setup->cf->daemon)
 		proc_leave_terminal();
 	m.counters = stats_monitor(m.page);

@@ -50,21 +50,13 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 
 static int signals_init(struct worker *w, struct err *err)
 {
-	sigset_t all;
-	sigfillset(&all);
-	for (int sig = 1; sig < NSIG; sig++)
-		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
 	sigset_t wanted;
 	sigemptyset(&wanted);
 	sigaddset(&wanted, SIGTERM);
 	int fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
 	if (fd == -1)
 		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
-	/* ignored ones stay blocked; a crash must still kill */
-	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
-	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
-		sigdelset(&all, deadly[i]);
-	sigprocmask(SIG_SETMASK, &all, NULL);
+	proc_child_signals();
 	ev_io_init(&w->signals, signalled, fd, EV_READ);
 	w->signals.data = w;
 	ev_io_start(w->loop, &w->signals);

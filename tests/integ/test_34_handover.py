@@ -29,7 +29,7 @@ class Stalling:
 
     def stall(self):
         self.sink.ask("stall on")
-        wait_for(lambda: Counters(self.millrace).sum("backend", "queued_records") > 1000, "lines to wait")
+        wait_for(lambda: Counters(self.millrace).waiting() > 20000, "lines to wait")
 
     def ends_exactly(self):
         self.sink.ask("stall off")
@@ -93,7 +93,7 @@ def test_a_stopped_backend(bench):
     rig = Stalling(bench, 2)
     os.kill(rig.sink.pid, signal.SIGSTOP)
     wait_stopped([rig.sink.pid])
-    wait_for(lambda: Counters(rig.millrace).sum("backend", "queued_records") > 1000, "lines to wait")
+    wait_for(lambda: Counters(rig.millrace).waiting() > 20000, "lines to wait")
     for change in CHANGES[:2]:
         rig.config.reload(output=change)
     signal_all([rig.sink.pid], signal.SIGCONT)
@@ -103,8 +103,8 @@ def test_a_stopped_backend(bench):
 def test_the_whole_group_is_told_to_end_while_a_backend_is_slow(bench):
     """T7: a drain, not a roll: nobody is forked anew."""
     rig = Stalling(bench, 2)
-    rig.sink.ask("slow 200000")
-    wait_for(lambda: Counters(rig.millrace).sum("backend", "queued_records") > 1000, "lines to wait")
+    rig.sink.ask("slow 50000")
+    wait_for(lambda: Counters(rig.millrace).waiting() > 5000, "lines to wait")
     pids = list(wait_ready(rig.millrace).values())
     rig.sender.process.send_signal(signal.SIGTERM)
     signal_all([*pids, rig.millrace.pid], signal.SIGTERM)
