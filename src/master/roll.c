@@ -116,6 +116,8 @@ void roll_left(struct worker_process *p)
 	struct slot *s = p->slot;
 	if (p == s->now && s->next != NULL)
 		follow(s);
+	else if (s->is_ending) /* at once, so that others get the share of its rings */
+		registry_died(&s->m->registry, s->number, true);
 }
 
 void roll_taken(struct slot *s, const struct worker_process *by)
