@@ -99,7 +99,7 @@ static void peers_changed(struct output *out, const char *peers)
 static bool captures(const struct worker *w)
 {
 	for (size_t i = 0; i < w->cf->n_inputs; i++)
-		if (w->inputs[i].type->exclude && w->inputs[i].cf->exclude_own)
+		if (w->inputs[i].type->endpoint->exclude && w->inputs[i].cf->exclude_own)
 			return true;
 	return false;
 }
