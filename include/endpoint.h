@@ -95,6 +95,7 @@ struct endpoint {
 	uint64_t receive_buffer_bytes;
 	dev_t path_device; /* of the socket file that we made; */
 	ino_t path_inode;  /* … 0: there is none, or it is not ours to remove any more */
+	bool has_lost_path; /* somebody removed or replaced it: the next configuration binds it anew */
 	bool is_retired;
 	char *former_input; /* adopted: whose it was */
 	int group;	 /* of a capture that is taken over: the group that its rings join; -1: a new one */
@@ -194,6 +195,10 @@ bool registry_is_stale(const struct registry *reg, unsigned slot);
 void registry_exclude(struct registry *reg, const char *brokers);
 /* Each second, and before a descriptor is closed: what the kernel says, into the master's page. */
 void registry_count(struct registry *reg);
+/* Each second: says once of each socket file that is not there any more, or is another's. True: of one that it was said
+ * now. registry_has_lost_path: of any. Who takes references anew gets new sockets for these. */
+bool registry_look_at_paths(struct registry *reg);
+bool registry_has_lost_path(const struct registry *reg);
 /* Names of those that are referred to, in the directory. */
 void registry_name(struct registry *reg);
 

@@ -16,7 +16,6 @@
 #include <stats.h>
 
 struct ev_loop;
-struct handover;
 struct net_resolver;
 struct output;
 

@@ -47,6 +47,29 @@ static void remove_path(struct endpoint *ep)
 	ep->path_inode = 0;
 }
 
+bool registry_look_at_paths(struct registry *reg)
+{
+	struct endpoint *ep;
+	bool has_lost = false;
+	TAILQ_FOREACH(ep, &reg->list, next)
+	{
+		if (ep->references == 0 || ep->path_inode == 0 || ep->has_lost_path || endpoint_has_path(ep))
+			continue;
+		log_warn("input \"%s\": the socket file %s was removed or replaced by somebody", ep->cf->name, ep->name);
+		ep->has_lost_path = has_lost = true;
+	}
+	return has_lost;
+}
+
+bool registry_has_lost_path(const struct registry *reg)
+{
+	const struct endpoint *ep;
+	TAILQ_FOREACH(ep, &reg->list, next)
+		if (ep->references > 0 && ep->has_lost_path)
+			return true;
+	return false;
+}
+
 /* -- counters -------------------------------------------------------------------------------------------------------- */
 
 static const char *unit_of(const struct endpoint *ep, unsigned k, char *buf, size_t size)
@@ -92,6 +115,8 @@ static void count_drops(struct endpoint *ep, unsigned k, struct stats_page *page
 
 static void count(struct registry *reg, struct endpoint *ep)
 {
+	if (ep->ops->count && ep->n_blocks > 0 && ep->n_blocks == ep->n_fds)
+		ep->ops->count(ep, reg->page);
 	for (unsigned k = 0; ep->ops->counts_drops && k < ep->n_blocks; k++)
 		count_drops(ep, k, reg->page);
 }
@@ -100,11 +125,7 @@ void registry_count(struct registry *reg)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
-		if (ep->ops->count && ep->n_blocks > 0)
-			ep->ops->count(ep, reg->page);
 		count(reg, ep);
-	}
 }
 
 void registry_name(struct registry *reg)
@@ -112,7 +133,6 @@ void registry_name(struct registry *reg)
 	struct endpoint *ep;
 	char unit[16];
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		for (unsigned k = 0; ep->references > 0 && k < ep->n_blocks; k++) {
 			struct stats_endpoint *st = stats_endpoint(reg->page, ep->blocks[k]);
 			stats_name(reg->stats, STATS_ENDPOINT, ep->blocks[k], ep->name, ep->input, 0,
@@ -121,7 +141,6 @@ void registry_name(struct registry *reg)
 			st->asked_buffer_bytes = ep->ops->is_device ? ep->receive_buffer_bytes : ep->cf->receive_buffer;
 			stats_touch(reg->page, STATS_ENDPOINT, ep->blocks[k]);
 		}
-	}
 }
 
 /* -- the end of one -------------------------------------------------------------------------------------------------- */
@@ -201,10 +220,8 @@ void registry_close_slot(struct registry *reg, unsigned slot)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (slot > 0 && ep->n_fds == slot + 1)
 			trim(reg, ep, slot);
-	}
 }
 
 /* -- references ------------------------------------------------------------------------------------------------------ */
@@ -268,7 +285,7 @@ static struct endpoint *find(const struct registry *reg, const struct endpoint_k
 	struct endpoint *ep, *found = NULL;
 	TAILQ_FOREACH(ep, &reg->list, next)
 	{
-		if (!has_key(ep, key) || ep->is_retired || ep->conf == user->conf)
+		if (!has_key(ep, key) || ep->is_retired || ep->has_lost_path || ep->conf == user->conf)
 			continue;
 		if (ep->cf && strcmp(ep->cf->name, user->cf->name) == 0)
 			return ep;
@@ -371,9 +388,7 @@ void registry_settle(struct registry *reg)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		ep->n_settled = ep->n_fds;
-	}
 }
 
 /* -- all of them ----------------------------------------------------------------------------------------------------- */
@@ -383,9 +398,7 @@ size_t registry_keep_room(const struct registry *reg)
 	const struct endpoint *ep;
 	size_t n = 0;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		n += ep->ops->keep ? ENDPOINT_KEEP_MAX : 1;
-	}
 	return n;
 }
 
@@ -413,10 +426,8 @@ uint64_t registry_died(struct registry *reg, unsigned slot, bool is_last)
 	struct endpoint *ep;
 	uint64_t lost = 0;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (ep->ops->died && slot < ep->n_blocks)
 			lost += ep->ops->died(ep, slot, is_last || ep->references == 0, reg->page);
-	}
 	return lost;
 }
 
@@ -424,30 +435,24 @@ void registry_prepare_successor(struct registry *reg, unsigned slot)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (ep->ops->prepare_successor && ep->references > 0)
 			ep->ops->prepare_successor(ep, slot);
-	}
 }
 
 void registry_renew(struct registry *reg, unsigned slot)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (ep->ops->renew && ep->references > 0)
 			ep->ops->renew(ep, slot, reg->page);
-	}
 }
 
 bool registry_is_stale(const struct registry *reg, unsigned slot)
 {
 	const struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (ep->ops->is_stale && ep->references > 0 && ep->ops->is_stale(ep, slot))
 			return true;
-	}
 	return false;
 }
 
@@ -455,10 +460,8 @@ void registry_exclude(struct registry *reg, const char *brokers)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-	{
 		if (ep->ops->exclude && ep->references > 0 && ep->cf->exclude_own)
 			ep->ops->exclude(ep, brokers);
-	}
 }
 
 /* -- from one program to the next ------------------------------------------------------------------------------------ */

@@ -233,6 +233,8 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	stats_belief_look(m->belief, clock_us());
 	if (m->has_started && !m->is_draining)
 		slots_renew_stale(m);
+	if (m->has_started && !m->is_draining && registry_look_at_paths(&m->registry))
+		reload_begin(m, 0); /* binds them anew */
 	account_second(m);
 	table_second(m);
 }
@@ -264,7 +266,7 @@ unsigned master_workers(const struct conf *cf)
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
-	struct world w = {.n_slots = m->n_slots_wanted}, none;
+	struct generation g = {.n_slots = m->n_slots_wanted}, none;
 	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
 	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
 	if (!m->receive)
@@ -272,19 +274,19 @@ static int make_shared(struct master *m, struct err *err)
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
 	resume_endpoints(m);
-	int r = world_outputs(m, cf, &w, err);
+	int r = generation_outputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_inputs(m, cf, &w, err);
+		r = generation_inputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_finish_outputs(m, &w, false, err);
-	for (size_t i = 0; r == 0 && i < w.n_outputs; i++)
-		if (w.outputs[i].type->fill && !resume_fill(&w.outputs[i]))
-			w.outputs[i].type->fill(&w.outputs[i]);
+		r = generation_finish_outputs(m, &g, false, err);
+	for (size_t i = 0; r == 0 && i < g.n_outputs; i++)
+		if (g.outputs[i].type->fill && !resume_fill(&g.outputs[i]))
+			g.outputs[i].type->fill(&g.outputs[i]);
 	if (r != 0) {
-		world_give_up(m, &w);
+		generation_give_up(m, &g);
 		return r;
 	}
-	world_enter(m, &w, &none);
+	generation_enter(m, &g, &none);
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;

@@ -31,7 +31,7 @@ struct worker_process {
 	unsigned which; /* of the slot's pages */
 	struct stats_page *page;
 	uint64_t generation; /* of the configuration that it has, or had */
-	uint64_t marking;    /* of its page: world_mark_page */
+	uint64_t marking;    /* of its page: generation_mark_page */
 	bool is_foreign;     /* of the program before: its page is not ours */
 	bool is_ready;	     /* it said so */
 	bool is_leaving;     /* it was told to hand over and leave */
@@ -162,8 +162,8 @@ void monitor_child_close(struct master *m);
 void monitor_child_look(struct master *m); /* as slots_look */
 void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
 
-/* world.c: what one configuration needs: inputs, outputs, their places in the counters */
-struct world {
+/* generation.c: what one configuration needs: inputs, outputs, their places in the counters */
+struct generation {
 	const struct conf *cf;
 	struct input *inputs;
 	struct output *outputs;
@@ -171,26 +171,26 @@ struct world {
 	unsigned n_slots;
 };
 /* Outputs of cf, those of `m` reused where they stay. `fill_all`: with what takes long, too. 0, or -errno with err. */
-int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* … the rest of them, which needs checked options. */
-int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err);
+int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err);
 /* What its workers share is that of an output in effect. */
-bool world_shares(const struct master *m, const struct output *out);
+bool generation_shares(const struct master *m, const struct output *out);
 /* Whose an endpoint of this input is. */
-struct endpoint_user world_user(const struct input *in);
+struct endpoint_user generation_user(const struct input *in);
 /* Inputs of cf, with references to their endpoints. */
-int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+int generation_inputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* Undoes all of that. */
-void world_give_up(struct master *m, struct world *w);
-/* w becomes what `m` has. Endpoints that nobody refers to any more are retired; *gone is what the workers have that do not
+void generation_give_up(struct master *m, struct generation *g);
+/* g becomes what `m` has. Endpoints that nobody refers to any more are retired; *gone is what the workers have that do not
  * know yet. */
-void world_enter(struct master *m, struct world *w, struct world *gone);
+void generation_enter(struct master *m, struct generation *g, struct generation *gone);
 /* They have made place: closes and frees it. */
-void world_close(struct master *m, struct world *gone);
+void generation_close(struct master *m, struct generation *gone);
 /* The page of a slot without worker: who feeds whom from now on. */
-void world_mark_page(struct master *m, struct stats_page *page);
+void generation_mark_page(struct master *m, struct stats_page *page);
 /* Names of all, in the directory. */
-void world_name(struct master *m);
+void generation_name(struct master *m);
 
 /* reload.c */
 /* `client`: who waits for the answer (control_answer); 0: nobody. */

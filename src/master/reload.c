@@ -16,9 +16,9 @@ enum { LOG_LINES = 20, ANSWER_BYTES = 60000, CHECK_LIMIT_US = 60 * 1000 * 1000, 
 
 static void reload_free(struct reload *r)
 {
-	world_give_up(r->m, &r->world);
+	generation_give_up(r->m, &r->next);
 	if (r->has_moved)
-		world_close(r->m, &r->gone);
+		generation_close(r->m, &r->gone);
 	if (r->is_resume)
 		registry_sweep(&r->m->registry);
 	conf_diff_free(&r->diff);
@@ -143,6 +143,8 @@ static enum conf_reload class_of(const struct reload *r)
 	enum conf_reload class = r->diff.reload;
 	if (master_workers(r->cf) != m->n_slots_wanted)
 		class = MAX(class, CONF_RELOAD_RESPAWN);
+	if (registry_has_lost_path(&m->registry))
+		class = MAX(class, CONF_RELOAD_REBIND);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		if (m->slots[i].now->generation < m->generation || m->slots[i].restart.state == RESTART_FAILED)
 			class = MAX(class, CONF_RELOAD_RESPAWN);
@@ -159,9 +161,9 @@ static int check(void *arg, struct text *errors)
 		log_debug("nice: %s", strerror(errno));
 	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
-	for (size_t i = 0; n == 0 && i < r->world.n_outputs; i++)
-		if (r->world.outputs[i].type->fill && !world_shares(r->m, &r->world.outputs[i]))
-			r->world.outputs[i].type->fill(&r->world.outputs[i]);
+	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
+		if (r->next.outputs[i].type->fill && !generation_shares(r->m, &r->next.outputs[i]))
+			r->next.outputs[i].type->fill(&r->next.outputs[i]);
 	return n == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -186,7 +188,7 @@ static void checked(struct try *check, int status)
 	struct err err = {""};
 	if (status != 0)
 		check_failed(r, status);
-	else if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_AT_ONCE, &err) != 0)
+	else if (generation_finish_outputs(r->m, &r->next, r->class == CONF_RELOAD_AT_ONCE, &err) != 0)
 		reload_give_up(r, err.text, NULL);
 	else if (r->class == CONF_RELOAD_AT_ONCE)
 		reload_apply_at_once(r);
@@ -198,7 +200,7 @@ static void begin_check(struct reload *r)
 {
 	struct text why = {0};
 	struct err err = {""};
-	if (world_outputs(r->m, r->cf, &r->world, &err) != 0) {
+	if (generation_outputs(r->m, r->cf, &r->next, &err) != 0) {
 		reload_give_up(r, err.text, NULL);
 		return;
 	}

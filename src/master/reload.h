@@ -28,7 +28,7 @@ struct reload {
 	struct conf *cf; /* NULL: it is in effect, or there is none */
 	enum conf_reload class;
 	struct conf_diff diff;
-	struct world world, gone;
+	struct generation next, gone;
 	bool is_resume; /* of the workers that the program before had; there is no change */
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
 	struct try check;

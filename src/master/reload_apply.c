@@ -22,12 +22,12 @@ static void change_top(struct master *m, const struct conf *old)
 void reload_apply_at_once(struct reload *r)
 {
 	struct master *m = r->m;
-	r->cf = NULL; /* the world's */
-	world_enter(m, &r->world, &r->gone);
+	r->cf = NULL; /* the generation's */
+	generation_enter(m, &r->next, &r->gone);
 	change_top(m, r->gone.cf);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		m->slots[i].now->generation = m->generation;
-	world_close(m, &r->gone);
+	generation_close(m, &r->gone);
 	reload_finish(r, conf_reload_word(CONF_RELOAD_AT_ONCE));
 }
 
@@ -53,8 +53,8 @@ void reload_apply_rolling(struct reload *r)
 {
 	struct master *m = r->m;
 	struct err err = {""};
-	unsigned n = r->world.n_slots = master_workers(r->cf);
-	int code = world_inputs(m, r->cf, &r->world, &err);
+	unsigned n = r->next.n_slots = master_workers(r->cf);
+	int code = generation_inputs(m, r->cf, &r->next, &err);
 	if (code == 0)
 		code = add_slots(m, n, &err);
 	if (code == 0)
@@ -66,8 +66,8 @@ void reload_apply_rolling(struct reload *r)
 		reload_give_up(r, err.text, NULL);
 		return;
 	}
-	r->cf = NULL; /* the world's */
-	world_enter(m, &r->world, &r->gone);
+	r->cf = NULL; /* the generation's */
+	generation_enter(m, &r->next, &r->gone);
 	r->has_moved = true;
 	change_top(m, r->gone.cf);
 	m->n_slots_wanted = n;
@@ -96,7 +96,7 @@ static void remove_last_slot(struct master *m)
 	stats_retire(m->stats, STATS_PROCESS, s->number);
 	registry_close_slot(&m->registry, s->number);
 	stats_publish(m->page);
-	world_name(m); /* of two, "slot 0" may be left as "all slots" */
+	generation_name(m); /* of two, "slot 0" may be left as "all slots" */
 	m->n_slots--;
 }
 

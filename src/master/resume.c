@@ -311,7 +311,7 @@ static void import(struct resume *r)
 		return;
 	struct stats_page *page = stats_slot_page(r->m->stats, (unsigned)r->page, 0);
 	stats_import(r->m->stats, page, r->copy);
-	world_mark_page(r->m, page);
+	generation_mark_page(r->m, page);
 }
 
 static bool has_foreign(const struct master *m)

@@ -175,7 +175,7 @@ static void mark_page(struct worker_process *p)
 	if (p->marking != 0 && stats_copy_take(m->copy, NULL) == 0 && stats_check(m->copy, &t) > 0)
 		log_error("the counters do not balance: %s", t.s ? t.s : "");
 	text_free(&t);
-	world_mark_page(m, p->page);
+	generation_mark_page(m, p->page);
 	p->marking = m->marking;
 }
 

@@ -177,9 +177,12 @@ int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 	int lock = lock_folder(path), code = 0;
 	if (is_stale(&sun, type))
 		unlink(path);
-	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1 || chmod(path, mode) == -1 ||
-	    (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1))
+	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1) {
 		code = errno;
+	} else if (chmod(path, mode) == -1 || (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1)) {
+		code = errno;
+		unlink(path);
+	}
 	if (lock != -1)
 		close(lock);
 	if (code == 0)

@@ -82,8 +82,8 @@ static void log_dropping(struct backend *be, enum queue_room room, uint64_t drop
 	be->dropping_since_us = st->now_us;
 	be->dropped_before = dropped_before;
 	if (may_log(st, clock_us()))
-		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped", backend_label(be, name, sizeof(name)),
-			 be->state == BACKEND_UP ? "is too slow" : "is away",
+		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped",
+			 backend_label(be, name, sizeof(name)), be->state == BACKEND_UP ? "is too slow" : "is away",
 			 room == QUEUE_FULL ? "queue_limit" : "memory_limit",
 			 text_format_bytes(limit, sizeof(limit), room == QUEUE_FULL ? cf->queue_limit : cf->memory_limit),
 			 st->out->overflow == CONF_OVERFLOW_DROP_OLDEST ? "oldest" : "newest");
@@ -111,7 +111,7 @@ void backend_account(struct backend *be)
 	struct stats_backend *d = be->draft;
 	const struct queue *q = &be->queue;
 	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q),
-		 held_bytes = queue_held_bytes(q), pending_lines = be->counted_unsent_lines + be->counted_flight_lines;
+		 held_bytes = queue_held_bytes(q);
 
 	/* Differences, since a connection that is finished here is in the same account as the backend's own. */
 	d->offered_records += q->put_lines - be->counted_lines;
@@ -119,7 +119,7 @@ void backend_account(struct backend *be)
 	d->queued_records += unsent_lines - be->counted_unsent_lines;
 	d->in_flight_records += flight_lines - be->counted_flight_lines;
 	d->queued_bytes += held_bytes - be->counted_held_bytes;
-	st->pending_lines += unsent_lines + flight_lines - pending_lines;
+	st->pending_lines += unsent_lines - be->counted_unsent_lines + flight_lines - be->counted_flight_lines;
 	be->counted_unsent_lines = unsent_lines;
 	be->counted_flight_lines = flight_lines;
 	be->counted_held_bytes = held_bytes;

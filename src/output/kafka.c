@@ -278,6 +278,7 @@ static void kafka_free(struct kafka *k)
 
 static int kafka_open(struct output *out, struct err *err)
 {
+	const char *acks = kafka_property(out->cf, "acks", "request.required.acks");
 	struct kafka *k = calloc(1, sizeof(*k));
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
@@ -289,6 +290,7 @@ static int kafka_open(struct output *out, struct err *err)
 	k->origin.is_wanted = out->cf->headers;
 	k->partition = kafka_partition(out->cf);
 	k->opened_us = k->now_us;
+	k->has_offsets = strcmp(acks != NULL ? acks : "all", "0") != 0;
 	k->grace_us = number_property(out->cf, "topic.metadata.propagation.max.ms", 30000) * 1000;
 	k->stats->brokers = k->stats->brokers_up = k->stats->partitions = 0;
 	output_mark_up(k->backend, false);

@@ -188,7 +188,7 @@ struct producer {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool has_thread, must_end, must_flush, must_ask;
+	bool has_thread, must_end, must_flush, must_ask, must_purge, is_purged;
 	int partitions;          /* 0: not known */
 	rd_kafka_resp_err_t why; /* the last answer about the topic */
 	uint64_t answers;
@@ -215,6 +215,8 @@ void producer_free(struct producer *p); /* what the thread does not: half-built 
 bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why);
 void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
+/* librdkafka's threads give back what they have not sent: those that answer within so long. The reports are served. */
+void producer_purge(struct producer *p, uint64_t until_us);
 
 /* -- kafka_peers.c ------------------------------------------------------------------------------------------------ */
 
@@ -319,7 +321,11 @@ struct kafka {
 	rd_kafka_resp_err_t topic_error; /* why there are no targets */
 	uint64_t topic_error_us;         /* since when */
 	uint64_t grace_us;
+	uint64_t unknown_us; /* a broker or librdkafka knows no such topic, since then; 0: what was sent last arrived */
 	bool is_topic_error_said, is_giving_up;
+
+	bool has_offsets; /* a report of success has one; not with acks: 0 */
+	bool is_unplaced_said;
 
 	bool is_statistics_broken; /* until there is another file */
 
@@ -368,6 +374,8 @@ void kafka_take_over(struct output *out, const struct handover *msg, size_t len,
 void kafka_set_partitions(struct kafka *k, unsigned partitions);
 void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why);
 void kafka_doubt_topic(struct kafka *k);
+/* A message could not be written since there is no such topic or partition. True: it is worth trying again. */
+bool kafka_topic_may_come(struct kafka *k, rd_kafka_resp_err_t why);
 void kafka_give_up_waiting(struct kafka *k);
 int kafka_builders_init(struct kafka *k, unsigned n);
 void kafka_builders_fini(struct kafka *k);

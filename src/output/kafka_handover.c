@@ -24,8 +24,7 @@ enum {
 	FILE_MAX_BYTES = 128 << 20, /* what is taken */
 	HEAD_MAX_BYTES = 4096,
 	STAGE_BYTES = 256 << 10,
-	PURGE_US = 20000,
-	QUIET_MS = 2,
+	PURGE_US = 15000,
 	SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE,
 };
 
@@ -159,21 +158,6 @@ static int give_some(struct kafka *k, int channel, uint64_t deadline_us)
 	return 0;
 }
 
-/* librdkafka's threads give back what they have not sent, and what waits for another attempt, which is unconfirmed. Those
- * that do not answer soon (a look-up hangs) do so later: then it is sent from here. */
-static void take_back(struct kafka *k)
-{
-	struct producer *p = k->producer;
-	uint64_t until_us = clock_us() + PURGE_US;
-	rd_kafka_event_t *event;
-	if (p == NULL || p->flight_messages == 0)
-		return;
-	rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
-	while (p->flight_messages > 0 && clock_us() < until_us &&
-	       (event = rd_kafka_queue_poll(p->events, QUIET_MS)) != NULL)
-		producer_event(p, event);
-}
-
 void kafka_hand_over(struct output *out, int channel, uint64_t deadline_us)
 {
 	struct kafka *k = out->impl;
@@ -181,7 +165,9 @@ void kafka_hand_over(struct output *out, int channel, uint64_t deadline_us)
 	k->now_us = clock_us();
 	kafka_end_all(k);
 	kafka_probe_unpark(k);
-	take_back(k);
+	/* what waits for another attempt comes, too, and is unconfirmed; what comes later is sent from here */
+	if (k->producer != NULL && k->producer->flight_messages > 0)
+		producer_purge(k->producer, k->now_us + PURGE_US);
 	message_list_prepend(&k->waiting, &k->back);
 	message_list_prepend(&k->waiting, &k->refused);
 	while (r == 0 && k->waiting.first != NULL)

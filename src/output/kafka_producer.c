@@ -102,9 +102,7 @@ static bool is_for_later(struct kafka *k, rd_kafka_resp_err_t why)
 {
 	if (why == RD_KAFKA_RESP_ERR__FATAL)
 		k->producer->is_fatal = true;
-	if (why == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION || why == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)
-		kafka_doubt_topic(k);
-	return why == RD_KAFKA_RESP_ERR__QUEUE_FULL || why == RD_KAFKA_RESP_ERR__FATAL;
+	return why == RD_KAFKA_RESP_ERR__QUEUE_FULL || why == RD_KAFKA_RESP_ERR__FATAL || kafka_topic_may_come(k, why);
 }
 
 /* "10.0.0.1:1234", or nothing when the sender is not known. */

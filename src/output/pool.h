@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * pool: the memory of one output's queues in one worker, laid out at open. The bytes lie in a memfd, cut in slabs of 68 KiB,
- * so that a successor goes on with them where they are (region.h). A slab is one large chunk (holds the longest line with
- * its newline), or 17 small ones of a page each: with 10,000 backends a queue with a few lines must not pin 68 KiB. What
- * describes them is private memory: nobody who has the memfd can make us follow a pointer.
+ * pool: the memory of one output's queues in one worker, laid out at open. The bytes lie in a memfd, cut in slabs of
+ * 68 KiB, so that a successor goes on with them where they are (region.c). A slab is one large chunk (holds the longest
+ * line with its newline), or 17 small ones of a page each: with 10,000 backends a queue with a few lines must not pin
+ * 68 KiB. What describes them is private memory: nobody who has the memfd can make us follow a pointer.
  *
  *   memfd:    slab 0 | slab 1 | …                     private:  free stack | slab table | chunk table, 17 a slab
  *   stack:    [ dry: given back to the kernel | warm: touched, free | top = taken next ]   LIFO, so memory stays hot

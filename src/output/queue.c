@@ -240,7 +240,8 @@ static void head_done(struct queue *q)
 static void head_acked(struct queue *q, uint32_t part)
 {
 	struct chunk *c = q->head;
-	uint32_t off = q->ack_off + part, lines, line_off = off, most = (c == q->send ? q->send_lines : c->lines) - q->ack_lines;
+	uint32_t off = q->ack_off + part, lines, line_off = off;
+	uint32_t most = (c == q->send ? q->send_lines : c->lines) - q->ack_lines;
 	if (is_mid_line(c, off)) {
 		const char *newline = memrchr(c->bytes + q->line_off, '\n', off - q->line_off);
 		line_off = newline != NULL ? (uint32_t)(newline + 1 - c->bytes) : q->line_off;
@@ -385,11 +386,12 @@ uint64_t queue_drop_oldest(struct queue *q, uint64_t bytes)
 	while (bytes > 0 && queue_unsent_lines(q) > 0) {
 		while (q->send->next != NULL && q->send_off == q->send->used)
 			next_to_send(q);
+		uint32_t n_chunks = q->n_chunks;
 		lines = drop_in_send(q, &bytes);
 		/* Only the rest of a partly sent line is left of it: go on behind. */
 		if (lines == 0 && q->send != NULL && q->send->next != NULL)
 			lines = drop_front(q, q->send->next, &bytes);
-		if (lines == 0)
+		if (lines == 0 && q->n_chunks == n_chunks)
 			break;
 		dropped += lines;
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * statsite_finish: connections that have no place here: of a backend that the configuration does not have any more, or has a
- * connection of its own to. What was begun on it is sent and confirmed there; lines that were not begun have gone to those
- * who have their keys now. Should it break, what is not confirmed goes there as well. Worker only.
+ * statsite_finish: connections that have no place here: of a backend that the configuration does not have any more, or has
+ * a connection of its own to. What was begun on it is sent and confirmed there; lines that were not begun have gone to
+ * those who have their keys now. Should it break, what is not confirmed goes there as well. Worker only.
  *
  *                                               empty, or nothing was delivered for leave_us
  *   handed over, or removed ───► finishing list ─────────────────────────────────────────────► closed, what is left counted

@@ -171,7 +171,9 @@ static void read_risk(struct risk *k, const struct handed_risk *h)
 	*k = (struct risk){.bytes = h->bytes, .lines = h->lines, .window_bytes = h->window_bytes};
 	uint64_t bytes = 0, lines = 0;
 	for (unsigned i = 0; i < MIN(h->n, RISK_CHECKPOINTS); i++) {
-		if (h->at[i].bytes < bytes || h->at[i].bytes > h->bytes || h->at[i].lines < lines || h->at[i].lines > h->lines)
+		if (h->at[i].bytes < bytes || h->at[i].bytes > h->bytes)
+			return;
+		if (h->at[i].lines < lines || h->at[i].lines > h->lines)
 			return;
 		bytes = h->at[i].bytes;
 		lines = h->at[i].lines;
@@ -265,13 +267,16 @@ static uint64_t take_unsent(struct statsite *st, struct backend *to, struct queu
 	return n;
 }
 
-/* There is no place for its connection: it is finished, and the lines go to `be`, or (NULL) to those who have their keys. */
-static void take_apart(struct statsite *st, struct backend *be, const struct handed_backend *h, struct queue_part *part, int fd)
+/* There is no place for its connection: it is finished, and the lines go to `be`, or (NULL) to those who have their
+ * keys. */
+static void take_apart(struct statsite *st, struct backend *be, const struct handed_backend *h, struct queue_part *part,
+		       int fd)
 {
+	bool is_tcp = strcmp(h->transport, "tcp") == 0;
 	const struct conf_backend cf = {.name = (char *)(uintptr_t)h->backend,
 					.host = (char *)(uintptr_t)h->host,
 					.port = (uint16_t)h->port,
-					.transport = strcmp(h->transport, "tcp") == 0 ? CONF_TRANSPORT_TCP : CONF_TRANSPORT_UDP};
+					.transport = is_tcp ? CONF_TRANSPORT_TCP : CONF_TRANSPORT_UDP};
 	struct backend *account = be, *finishing = NULL;
 	uint64_t lines = 0;
 	if (part->head != NULL) {
@@ -284,7 +289,7 @@ static void take_apart(struct statsite *st, struct backend *be, const struct han
 	statsite_account_changed(st);
 	if (account == NULL)
 		account = st->backends[0];
-	if (h->is_up && cf.transport == CONF_TRANSPORT_TCP)
+	if (h->is_up && is_tcp)
 		finishing = statsite_finish(st, &cf, account, part);
 	if (finishing != NULL) {
 		take_connection(finishing, h, fd);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * world_change: a world that was made (world.c) is given up, or takes the place of the one in effect: what is not in it
- * any more is retired in the counters, announced to the workers that have it, and closed when they have made place.
- * Master only.
+ * generation_change: a generation that was made (generation.c) is given up, or takes the place of the one in effect: what
+ * is not in it any more is retired in the counters, announced to the workers that have it, and closed when they have made
+ * place. Master only.
  */
 #include "master.h"
 
@@ -98,10 +98,10 @@ static void drop_endpoints(struct input *in)
 		endpoint_put(in->endpoints[k]);
 }
 
-void world_give_up(struct master *m, struct world *w)
+void generation_give_up(struct master *m, struct generation *g)
 {
-	for (size_t i = 0; i < w->n_inputs; i++) {
-		struct input *in = &w->inputs[i];
+	for (size_t i = 0; i < g->n_inputs; i++) {
+		struct input *in = &g->inputs[i];
 		bool is_new = !has_input(m->inputs, m->n_inputs, in->index);
 		drop_endpoints(in);
 		if (is_new && in->type) {
@@ -110,17 +110,17 @@ void world_give_up(struct master *m, struct world *w)
 		}
 		input_free(in);
 	}
-	if (w->inputs)
+	if (g->inputs)
 		registry_sweep(&m->registry);
-	for (size_t i = 0; w->inputs && i < m->n_inputs; i++) {
-		const struct endpoint_user user = world_user(&m->inputs[i]);
+	for (size_t i = 0; g->inputs && i < m->n_inputs; i++) {
+		const struct endpoint_user user = generation_user(&m->inputs[i]);
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
 			endpoint_restore(&m->registry, m->inputs[i].endpoints[k], &user);
 	}
-	free(w->inputs);
-	retire_outputs(m, w->outputs, w->n_outputs, m->outputs, m->n_outputs);
-	free_outputs(w->outputs, w->n_outputs, m->outputs, m->n_outputs);
-	*w = (struct world){0};
+	free(g->inputs);
+	retire_outputs(m, g->outputs, g->n_outputs, m->outputs, m->n_outputs);
+	free_outputs(g->outputs, g->n_outputs, m->outputs, m->n_outputs);
+	*g = (struct generation){0};
 }
 
 static bool reads(const struct input *in, const struct endpoint *ep)
@@ -185,39 +185,39 @@ static void enter_options(struct master *m, const struct conf *cf)
 	}
 }
 
-static void enter_inputs(struct master *m, struct world *w, struct world *gone)
+static void enter_inputs(struct master *m, struct generation *g, struct generation *gone)
 {
-	if (!w->inputs) {
-		enter_options(m, w->cf);
+	if (!g->inputs) {
+		enter_options(m, g->cf);
 		return;
 	}
 	gone->inputs = m->inputs;
 	gone->n_inputs = m->n_inputs;
-	m->inputs = w->inputs;
-	m->n_inputs = w->n_inputs;
+	m->inputs = g->inputs;
+	m->n_inputs = g->n_inputs;
 	retire_inputs(m, gone->inputs, gone->n_inputs);
 	registry_settle(&m->registry);
 }
 
-void world_enter(struct master *m, struct world *w, struct world *gone)
+void generation_enter(struct master *m, struct generation *g, struct generation *gone)
 {
 	struct output *old = m->outputs;
 	size_t n_old = m->n_outputs;
-	*gone = (struct world){.cf = m->cf};
-	m->outputs = w->outputs;
-	m->n_outputs = w->n_outputs;
-	enter_inputs(m, w, gone);
-	if (w->inputs)
+	*gone = (struct generation){.cf = m->cf};
+	m->outputs = g->outputs;
+	m->n_outputs = g->n_outputs;
+	enter_inputs(m, g, gone);
+	if (g->inputs)
 		m->marking++;
 	m->generation++;
-	m->cf = w->cf;
+	m->cf = g->cf;
 	retire_outputs(m, old, n_old, m->outputs, m->n_outputs);
 	free_outputs(old, n_old, m->outputs, m->n_outputs);
-	world_name(m);
-	*w = (struct world){0};
+	generation_name(m);
+	*g = (struct generation){0};
 }
 
-void world_close(struct master *m, struct world *gone)
+void generation_close(struct master *m, struct generation *gone)
 {
 	if (gone->inputs)
 		registry_sweep(&m->registry);
@@ -230,5 +230,5 @@ void world_close(struct master *m, struct world *gone)
 	stats_publish(m->page);
 	free(gone->inputs);
 	conf_free((struct conf *)(uintptr_t)gone->cf);
-	*gone = (struct world){0};
+	*gone = (struct generation){0};
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * world: what a configuration needs before workers can be forked: inputs with their endpoints, outputs with what workers
- * share, and the place of each in the counters, which it keeps as long as it has its name. Made at the start and at each
- * reload beside the one in effect; world_change.c gives it up without a trace, or puts it into effect. Master only.
+ * generation: what one configuration needs before workers can be forked: inputs with references to their endpoints,
+ * outputs with what workers share, and the place of each in the counters, which it keeps as long as it has its name. Made
+ * at the start and at each reload beside the one in effect; generation_change.c gives it up without a trace, or puts it
+ * into effect. Master only.
  */
 #include "master.h"
 
@@ -46,7 +47,7 @@ static uint64_t feeds_of(const struct master *m, const struct input *in)
 	return feeds;
 }
 
-void world_name(struct master *m)
+void generation_name(struct master *m)
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		struct input *in = &m->inputs[i];
@@ -63,7 +64,7 @@ void world_name(struct master *m)
 }
 
 /* Who feeds whom may be another from now on; the ledger of what was is closed by one number. */
-void world_mark_page(struct master *m, struct stats_page *page)
+void generation_mark_page(struct master *m, struct stats_page *page)
 {
 	uint64_t fed[STATS_OUTPUTS_MAX][3] = {{0}};
 	unsigned n_outputs = MIN(stats_page_used(page, STATS_OUTPUT), stats_entries(m->stats, STATS_OUTPUT));
@@ -178,19 +179,19 @@ static int make_output(struct master *m, const struct conf *cf, size_t i, struct
 	return out->type->prepare(out, err);
 }
 
-int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err)
 {
 	int r = 0;
-	w->cf = cf;
-	w->outputs = calloc(cf->n_outputs, sizeof *w->outputs);
-	if (!w->outputs)
+	g->cf = cf;
+	g->outputs = calloc(cf->n_outputs, sizeof *g->outputs);
+	if (!g->outputs)
 		return err_set(err, -ENOMEM, "No memory for %zu outputs.", cf->n_outputs);
-	for (; r == 0 && w->n_outputs < cf->n_outputs; w->n_outputs++)
-		r = make_output(m, cf, w->n_outputs, &w->outputs[w->n_outputs], err);
+	for (; r == 0 && g->n_outputs < cf->n_outputs; g->n_outputs++)
+		r = make_output(m, cf, g->n_outputs, &g->outputs[g->n_outputs], err);
 	return r;
 }
 
-bool world_shares(const struct master *m, const struct output *out)
+bool generation_shares(const struct master *m, const struct output *out)
 {
 	for (size_t i = 0; i < m->n_outputs; i++)
 		if (m->outputs[i].shared && m->outputs[i].shared == out->shared)
@@ -198,11 +199,11 @@ bool world_shares(const struct master *m, const struct output *out)
 	return false;
 }
 
-int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err)
+int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err)
 {
 	int r = 0;
-	for (size_t i = 0; r == 0 && i < w->n_outputs; i++) {
-		struct output *out = &w->outputs[i];
+	for (size_t i = 0; r == 0 && i < g->n_outputs; i++) {
+		struct output *out = &g->outputs[i];
 		const struct output *old = find_output(m, out);
 		if (is_kafka(out) && is_live && old)
 			out->shared = old->shared;
@@ -225,7 +226,7 @@ static const struct input *find_input(const struct master *m, const struct conf_
 /* A name has several addresses, and the machine may lack those of one family. */
 static int add_endpoints(struct master *m, struct input *in, const char *address, struct err *err)
 {
-	const struct endpoint_user user = world_user(in);
+	const struct endpoint_user user = generation_user(in);
 	struct endpoint_key keys[ENDPOINT_KEYS_MAX];
 	unsigned n_bound = 0;
 	int r = 0, n = endpoint_keys(in->type->endpoint, in->cf, in->conf, address, keys, err);
@@ -245,18 +246,18 @@ static int add_endpoints(struct master *m, struct input *in, const char *address
 	return n_bound > 0 ? 0 : MIN(n, r);
 }
 
-struct endpoint_user world_user(const struct input *in)
+struct endpoint_user generation_user(const struct input *in)
 {
 	return (struct endpoint_user){.conf = in->conf, .cf = in->cf, .input = in->index, .n_slots = in->n_slots};
 }
 
-static int make_input(struct master *m, const struct conf *cf, size_t i, struct world *w, struct err *err)
+static int make_input(struct master *m, const struct conf *cf, size_t i, struct generation *g, struct err *err)
 {
-	struct input *in = &w->inputs[i];
+	struct input *in = &g->inputs[i];
 	const struct input *like = find_input(m, &cf->inputs[i]);
 	struct conf_list one;
-	int r = input_make(in, cf, i, w->n_slots, like, err);
-	w->n_inputs++;
+	int r = input_make(in, cf, i, g->n_slots, like, err);
+	g->n_inputs++;
 	if (r != 0)
 		return r;
 	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, conf_word(in->cf->type), err);
@@ -271,12 +272,12 @@ static int make_input(struct master *m, const struct conf *cf, size_t i, struct 
 }
 
 /* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's batch. */
-static void tell_what_is_wanted(struct world *w)
+static void tell_what_is_wanted(struct generation *g)
 {
-	for (size_t i = 0; i < w->n_inputs; i++) {
-		struct input *in = &w->inputs[i];
+	for (size_t i = 0; i < g->n_inputs; i++) {
+		struct input *in = &g->inputs[i];
 		for (size_t k = 0; k < in->cf->n_outputs; k++) {
-			const struct output *out = &w->outputs[in->cf->outputs[k]->index];
+			const struct output *out = &g->outputs[in->cf->outputs[k]->index];
 			in->wants_lines |= out->wants == OUTPUT_WANTS_LINES;
 			in->wants_items |= out->wants == OUTPUT_WANTS_ITEMS;
 			in->wants_from |= out->wants_from;
@@ -284,27 +285,27 @@ static void tell_what_is_wanted(struct world *w)
 	}
 }
 
-static int adjust_endpoints(struct master *m, struct world *w, struct err *err)
+static int adjust_endpoints(struct master *m, struct generation *g, struct err *err)
 {
 	int r = 0;
-	for (size_t i = 0; i < w->n_inputs; i++)
-		for (unsigned k = 0; r == 0 && k < w->inputs[i].n_endpoints; k++) {
-			struct endpoint *ep = w->inputs[i].endpoints[k];
+	for (size_t i = 0; i < g->n_inputs; i++)
+		for (unsigned k = 0; r == 0 && k < g->inputs[i].n_endpoints; k++) {
+			struct endpoint *ep = g->inputs[i].endpoints[k];
 			r = endpoint_adjust(&m->registry, ep, err);
 		}
 	return r;
 }
 
-int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+int generation_inputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err)
 {
 	int r = 0;
-	w->inputs = calloc(cf->n_inputs, sizeof *w->inputs);
-	if (!w->inputs)
+	g->inputs = calloc(cf->n_inputs, sizeof *g->inputs);
+	if (!g->inputs)
 		return err_set(err, -ENOMEM, "No memory for %zu inputs.", cf->n_inputs);
 	for (size_t i = 0; r == 0 && i < cf->n_inputs; i++)
-		r = make_input(m, cf, i, w, err);
+		r = make_input(m, cf, i, g, err);
 	if (r != 0)
 		return r;
-	tell_what_is_wanted(w);
-	return adjust_endpoints(m, w, err);
+	tell_what_is_wanted(g);
+	return adjust_endpoints(m, g, err);
 }
