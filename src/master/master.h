@@ -35,6 +35,7 @@ struct worker_process {
 	bool is_foreign;     /* of the program before: its page is not ours */
 	bool is_ready;	     /* it said so */
 	bool is_leaving;     /* it was told to hand over and leave */
+	bool was_told;	     /* by a signal to end: its exit report is news */
 	bool has_left;	     /* … and has handed over: it only waits for what is in flight */
 	uint64_t kill_at_us; /* it has had its time then; 0: it has no limit */
 	char why[256];	     /* it could not start */

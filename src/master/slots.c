@@ -188,7 +188,7 @@ int worker_start(struct worker_process *p)
 	stats_belief_note(m->belief, s->number, p->which, clock_us());
 	p->generation = m->generation;
 	p->is_foreign = false;
-	p->is_ready = p->is_leaving = p->has_left = false;
+	p->is_ready = p->is_leaving = p->has_left = p->was_told = false;
 	p->kill_at_us = 0;
 	p->why[0] = '\0';
 	int r = child_start(&p->child, m->loop, &what);
@@ -242,7 +242,7 @@ static void on_exit_of_worker(struct child *c, int status)
 	bool left_clean = is_exit(status, WORKER_EXIT_CLEAN) || is_exit(status, WORKER_EXIT_LEFT);
 	bool is_fatal = is_exit(status, WORKER_EXIT_FATAL);
 	bool was_asked = (m->is_draining || p->is_leaving) && left_clean;
-	report(p, status, left_clean, !was_asked);
+	report(p, status, left_clean, !was_asked || (p->was_told && !m->is_draining));
 	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
 	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
@@ -315,6 +315,7 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
 		s->told_at_us = 0;
 		log_info("worker %u was told to end: another one takes over", s->number);
+		s->now->was_told = true;
 		roll_begin(s);
 	}
 	if (s->told_at_us != 0)
