@@ -297,6 +297,13 @@ void account_last(struct master *m)
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_OUTPUT); i++)
 		if (stats_copy_is_retired(m->copy, STATS_OUTPUT, i))
 			account_output(m, i);
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
+		ull n = stats_named(m->copy, STATS_ALL, STATS_SLOT, i, "unbelievable_ends");
+		if (n > 0)
+			log_warn("worker %u's numbers were not to be believed when it ended (%llu time%s): what it did "
+				 "just before is not in this account",
+				 i, n, n == 1 ? "" : "s");
+	}
 	if (stats_check(m->copy, &t) > 0)
 		log_error("the account does not balance: %s", t.s ? t.s : "");
 	text_free(&t);
