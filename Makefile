@@ -43,10 +43,10 @@ LIBS_kafka    := -lrdkafka -lpthread
 LIBS_check    := $(shell pkg-config --libs check 2>/dev/null)
 
 PROGRAMS := millrace millracectl millrace-replay millrace-sink $(if $(HAS_KAFKA),millrace-kafka)
-ABSENT   := $(if $(HAS_KAFKA),,src/output/kafka%) $(if $(HAS_PCAP),,src/input/capture_pcap.c src/input/tap_%)
+ABSENT   := $(if $(HAS_KAFKA),,src/output/kafka%) $(if $(HAS_PCAP),,src/input/capture_pcap.c src/input/ring.c src/input/tap_%)
 LIB_SRC  := $(sort $(filter-out $(ABSENT),$(wildcard src/*/*.c)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
-TESTS    := $(sort $(filter-out $(if $(HAS_KAFKA),,%/test_kafka%) $(if $(HAS_PCAP),,%test_capture.c),$(wildcard tests/unit/test_*.c)))
+TESTS    := $(sort $(filter-out $(if $(HAS_KAFKA),,%/test_kafka%) $(if $(HAS_PCAP),,%test_capture.c %test_ring.c),$(wildcard tests/unit/test_*.c)))
 FUZZERS  := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 BENCHES  := $(sort $(filter-out $(if $(HAS_KAFKA),,%floor_kafka.c) $(if $(HAS_PCAP),,%floor_pcap.c),$(wildcard tests/bench/*.c)))
 

@@ -165,6 +165,8 @@ void proc_close_others(const int *keep, size_t n);
 void proc_fill_standard(void);
 /* 0, 1 and 2 become /dev/null: a daemon and its children hold nobody's terminal or pipe. */
 void proc_leave_terminal(void);
+/* In a child: what the master had of signals is not ours. All are blocked, but a crash still kills. */
+void proc_child_signals(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 /* What a process has used, of /proc/PID/stat. 0, or -ESRCH when there is none; -EINVAL when the text is none. The CPU time
  * has the grain of the kernel's clock tick, 10 ms. */
@@ -207,6 +209,10 @@ int privileges_drop(const struct identity *id, enum privileges_role role, bool i
 #define CAPABILITY(cap) (UINT64_C(1) << (cap))
 /* The effective capabilities of this process. */
 uint64_t privileges_have(void);
+/* Who is not uid 0 loses its capabilities at an exec, unless they are ambient: makes them so. Returns which were before, for
+ * privileges_after_exec_failed. */
+uint64_t privileges_over_exec(void);
+void privileges_after_exec_failed(uint64_t ambient);
 /* Master, before it has threads and opens anything: keeps of what it has only these, in the bounding set too. 0, or
  * -errno with err. */
 int privileges_keep(uint64_t capabilities, struct err *err);

@@ -191,7 +191,7 @@ bool conf_backend_is_same(const struct conf_backend *a, const struct conf_backen
 /* What a change asks for: the cheapest class that covers it. */
 enum conf_reload {
 	CONF_RELOAD_NONE,
-	CONF_RELOAD_LIVE,    /* workers take it on as they are */
+	CONF_RELOAD_AT_ONCE, /* the master alone has it */
 	CONF_RELOAD_RESPAWN, /* workers rolled one by one */
 	CONF_RELOAD_REBIND,  /* … and endpoints made or given up before and after */
 	CONF_RELOAD_RESTART, /* refused: only a restart does it */
@@ -239,6 +239,10 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);
+static inline enum log_level conf_log_level(const struct conf *cf)
+{
+	return (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+}
 /* Where to serve HTTP; port 0: any. *may_lack: nobody asked for it, so go on without when it is in use. 0, -ENOENT (off),
  * -EINVAL or -ENOMEM. */
 #define CONF_HTTP_AUTO "127.0.0.1:8126"

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -101,6 +102,18 @@ void proc_leave_terminal(void)
 		dup2(fd, i);
 	if (fd > STDERR_FILENO)
 		close(fd);
+}
+
+void proc_child_signals(void)
+{
+	static const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+	sigset_t blocked;
+	sigfillset(&blocked);
+	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
+		sigdelset(&blocked, deadly[i]);
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* SIGKILL and SIGSTOP refuse */
+	sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 void proc_set_title(const char *title)

@@ -23,38 +23,6 @@ enum {
 };
 static const double accept_pause_seconds = 0.1;
 
-/* -- master ---------------------------------------------------------------------------------------------------- */
-
-static int tcp_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int r = input_endpoint_address(in, ep, err);
-	if (r != 0)
-		return r;
-	int fd = net_tcp_listen(&ep->address, err);
-	if (fd < 0)
-		return fd;
-	net_receive_buffer(fd, in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-static int unix_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int fd = net_unix_bind(ep->name, SOCK_STREAM, (unsigned)strtoul(in->cf->mode, NULL, 8), err);
-	if (fd < 0)
-		return fd;
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-/* Connections that come from now on get it. */
-static int tcp_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	(void)err;
-	net_receive_buffer(ep->fds[0], in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	return 0;
-}
-
 /* -- worker: accepting ----------------------------------------------------------------------------------------- */
 
 static void listen_stop(struct stream *st)
@@ -213,7 +181,7 @@ static int stream_open(struct input *in, struct err *err)
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct listener *l = &st->listeners[st->n_listeners++];
 		*l = (struct listener){
-		    .stream = st, .ep = &in->endpoints[i], .fd = input_slot_fd(&in->endpoints[i], in->slot)};
+		    .stream = st, .ep = in->endpoints[i], .fd = endpoint_fd(in->endpoints[i], in->slot)};
 		ev_io_init(&l->io, acceptable, l->fd, EV_READ);
 		l->io.data = l;
 	}
@@ -225,11 +193,6 @@ static int stream_open(struct input *in, struct err *err)
 	watch_idle(st);
 	listen_start(st);
 	return 0;
-}
-
-static void stream_reload(struct input *in)
-{
-	watch_idle(in->impl);
 }
 
 static void stream_drain(struct input *in)
@@ -310,23 +273,23 @@ static unsigned stream_read(struct source *s, struct batch *b)
 {
 	struct connection *c = (struct connection *)s;
 	struct input *in = s->in;
-	struct hand *h = in->hand;
-	char *base = h->slab[0];
+	struct receive_batch *r = in->receive;
+	char *base = r->slab[0];
 	size_t kept = c->keep_bytes;
 	memcpy(base, c->keep, kept);
-	h->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
-	h->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[0], .msg_iovlen = 1}};
-	h->used = 1;
-	/* recvmmsg also for a stream: the kernel writes the length into the hand itself */
-	int n = recvmmsg(s->fd, h->messages, 1, MSG_DONTWAIT, NULL);
+	r->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
+	r->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->iovecs[0], .msg_iovlen = 1}};
+	r->used = 1;
+	/* recvmmsg also for a stream: the kernel writes the length into the batch itself */
+	int n = recvmmsg(s->fd, r->messages, 1, MSG_DONTWAIT, NULL);
 	if (n == -1) {
-		h->used = 0;
+		r->used = 0;
 		if (errno != EAGAIN && errno != EINTR)
 			lost_connection(c);
 		s->drained = true;
 		return 0;
 	}
-	size_t fresh = h->messages[0].msg_len;
+	size_t fresh = r->messages[0].msg_len;
 	if (fresh == 0)
 		return no_more(c, b, base);
 	s->drained = fresh < READ_BYTES;
@@ -398,8 +361,9 @@ static bool stream_pass(struct source *s)
 static void stream_take(struct input *in, int fd, const struct input_passed *p)
 {
 	struct stream *st = in->impl;
-	struct connection *c = connection_new(st, fd);
 	int unread = 0;
+	ioctl(fd, FIONREAD, &unread); /* before connection_new, which closes it when there is no memory */
+	struct connection *c = connection_new(st, fd);
 	in->stats->taken_connections++;
 	if (c && p->kept_bytes <= KEEP_BYTES) {
 		memcpy(c->keep, p->kept, p->kept_bytes);
@@ -407,9 +371,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 		c->is_skipping = p->is_skipping;
 		return;
 	}
-	/* no memory: connection_new has closed it */
-	if (ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
-		in->stats->dropped_stream_bytes += (unsigned)unread;
+	in->stats->dropped_stream_bytes += (unsigned)unread;
 	if (p->kept_bytes) {
 		in->stats->received_lines++;
 		in->stats->dropped_shutdown_lines++;
@@ -419,7 +381,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 const struct input_type input_tcp = {
     .name = "tcp",
     .is_stream = true,
-    .bind = tcp_bind,
+    .endpoint = &endpoint_tcp,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -427,14 +389,12 @@ const struct input_type input_tcp = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
-    .adjust = tcp_adjust,
 };
 
 const struct input_type input_unix = {
     .name = "unix",
     .is_stream = true,
-    .bind = unix_bind,
+    .endpoint = &endpoint_unix,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -442,7 +402,4 @@ const struct input_type input_unix = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
-    .adjust = input_adjust_mode,
-    .retire = input_retire_path,
 };

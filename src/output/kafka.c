@@ -19,7 +19,6 @@ enum {
 	PURGE_ALL = RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING,
 	WINDOW_SHARE = 4, /* part of the memory that librdkafka's own needs may take */
 	OLDEST_SHARE = 4, /* part of the pool that it may hold with drop_oldest */
-	SPARE_SLABS = 2 * BATCH_ITEMS, /* never touched, but by the batch that a worker holds when it leaves (takes_all) */
 };
 
 /* -- account ------------------------------------------------------------------------------------------------------ */
@@ -256,9 +255,9 @@ static int divide_memory(struct kafka *k, struct err *err)
 	_Static_assert(CHUNK_LARGE_ROOM >= BATCH_ITEM_BYTES + sizeof(struct message) + sizeof(struct origin),
 		       "chunk too small");
 	uint64_t overhead = k->window * message_overhead(k);
-	uint64_t spare_bytes = (uint64_t)SPARE_SLABS * POOL_SLAB_BYTES;
+	uint64_t spare_bytes = (uint64_t)POOL_SPARE_SLABS * POOL_SLAB_BYTES;
 	int r = pool_init(&k->pool, MAX(share > overhead ? share - overhead : 0, 2 * POOL_SLAB_BYTES) + spare_bytes, err);
-	k->pool.spare = SPARE_SLABS;
+	k->pool.spare = POOL_SPARE_SLABS;
 	/* What librdkafka has cannot be dropped any more: the oldest must not be all there. */
 	if (r == 0 && k->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
 		k->flight_limit_bytes =
@@ -436,23 +435,11 @@ static void kafka_unprepare(struct output *out)
 	out->shared = NULL;
 }
 
-/* batch_bytes and batch_delay are looked at whenever a message is begun; what is held back is tried anew, in case that
- * overflow is no longer `block`. */
-static int kafka_reload(struct output *out, const struct conf_output *cf, void *shared)
-{
-	struct kafka *k = out->impl;
-	(void)cf, (void)shared;
-	if (k->draft->held_records > 0)
-		ev_feed_event(out->loop, &k->room_event, EV_CUSTOM);
-	return 0;
-}
-
 const struct output_type output_kafka = {
     .name = "kafka",
     .check = kafka_check,
     .prepare = kafka_prepare,
     .unprepare = kafka_unprepare,
-    .reload = kafka_reload,
     .open = kafka_open,
     .send = kafka_send,
     .pump = kafka_pump,

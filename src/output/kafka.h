@@ -33,7 +33,7 @@ enum {
 	KAFKA_MESSAGE_BYTES = 192,
 	KAFKA_HEADERS_BYTES = 320, /* the same for the headers of one (measured: 289 with an IPv4 sender) */
 	KAFKA_PARTITIONS_MAX = 100000,
-	MESSAGE_OFFSET_MAX = (1 << 29) - 1,
+	MESSAGE_PLACE_MAX = (1 << 29) - 1,
 	KAFKA_TIME_KEY_BYTES = 8, /* format packet: big-endian microseconds, before the value in the chunk */
 };
 
@@ -45,7 +45,7 @@ struct message {
 	struct message *next; /* that waits */
 	uint32_t len;         /* of the value */
 	uint32_t hash;        /* decides the partition, once it is known how many there are */
-	uint32_t offset : 29; /* from the chunk; of one that was taken over: from the struct taken */
+	uint32_t place : 29; /* index of its chunk in the pool; of one that was taken over: bytes from the struct taken */
 	uint32_t has_origin : 1;
 	uint32_t has_key_before : 1; /* the key lies before the value; else it is the value's first bytes */
 	uint32_t is_taken : 1;

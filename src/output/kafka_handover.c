@@ -178,7 +178,7 @@ void kafka_hand_over(struct output *out, int channel, uint64_t deadline_us)
 	kafka_after_event(k);
 }
 
-_Static_assert(FILE_MAX_BYTES / sizeof(struct saved) * sizeof(struct taken_message) < MESSAGE_OFFSET_MAX,
+_Static_assert(FILE_MAX_BYTES / sizeof(struct saved) * sizeof(struct taken_message) < MESSAGE_PLACE_MAX,
 	       "a message is too far from its table");
 
 /* -- taking ------------------------------------------------------------------------------------------------------- */
@@ -246,7 +246,7 @@ static uint32_t taken_read(struct kafka *k, struct taken *t)
 		n = read_message(&t->messages[i], t->mapping + at, size - at, head.saved_bytes);
 		if (n == 0)
 			break;
-		m->offset = (uint32_t)((char *)m - (char *)t) & MESSAGE_OFFSET_MAX;
+		m->place = (uint32_t)((char *)m - (char *)t) & MESSAGE_PLACE_MAX;
 		message_list_add(&k->waiting, m);
 	}
 	return i;

@@ -83,12 +83,12 @@ void taken_free(struct pool *pool, struct taken *t)
 void message_free(struct pool *pool, struct message *m)
 {
 	if (UNLIKELY(m->is_taken)) {
-		struct taken *t = (struct taken *)(void *)((char *)m - m->offset);
+		struct taken *t = (struct taken *)(void *)((char *)m - m->place);
 		if (--t->alive == 0)
 			taken_free(pool, t);
 		return;
 	}
-	chunk_release(pool, (struct chunk *)(void *)((char *)m - m->offset));
+	chunk_release(pool, &pool->chunks[m->place]);
 }
 
 void builder_fini(struct builder *b, struct pool *pool)
@@ -131,7 +131,7 @@ struct message *builder_new_message(struct builder *b, struct pool *pool, uint32
 		c = b->chunk;
 	}
 	struct message *m = (struct message *)(void *)(c->bytes + c->used);
-	m->offset = (uint32_t)((char *)m - (char *)c) & MESSAGE_OFFSET_MAX;
+	m->place = (uint32_t)(c - pool->chunks) & MESSAGE_PLACE_MAX;
 	m->len = len;
 	m->key_len = 0;
 	m->has_origin = origin->is_wanted;

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
-import os
-import signal
-
-import pytest
 from conftest import BUILD, Millrace, Process, free_port, wait_for
-from faults import is_alive
+
 
 
 class Config:
@@ -53,7 +49,7 @@ class Config:
 
 
 class Upgraded(Millrace):
-    """A millrace behind a link to its binary, which a test points elsewhere; the present master's pid is asked of it."""
+    """A millrace behind a link to its binary, which a test points elsewhere. An upgrade executes it in the same process."""
 
     def __init__(self, bench, text):
         self.binary = bench.path / "millrace"
@@ -76,33 +72,22 @@ class Upgraded(Millrace):
         return self.status()["pid"]
 
     def upgrade(self):
-        """By the control socket; the new master's pid, when the old one has ended."""
-        old = self.master
+        """By the control socket; the workers are the new program's when it answers, the process is the same."""
+        workers = set(self.worker_pids().values())
         r = self.ctl("upgrade", check=False)
         assert r.returncode == 0, r.stdout + r.stderr + "\n".join(self.err[-20:])
-        if old == self.p.pid:
-            self.p.wait(20)
-        wait_for(lambda: not is_alive(old), "the old master to end")
-        assert self.master != old
-        return self.master
+        assert self.master == self.pid and self.p.poll() is None
+        wait_for(lambda: not workers & set(self.worker_pids().values()), "the workers before to end")
+        return self.pid
 
-    def finish(self):
-        """The last master balances and ends; what the first one left is its exit code."""
-        last = self.master
-        self.check()
-        os.kill(last, signal.SIGTERM)
-        wait_for(lambda: not is_alive(last), "the last master to end")
-        assert self.p.wait(20) == 0, "\n".join(self.err[-60:])
-        for line in self.err:
-            if " ERROR " in line and not any(e in line for e in self.expected_errors):
-                pytest.fail(line)
-
-    def kill(self):
-        if self.control.exists():
-            r = self.ctl("pages", check=False)
-            if r.returncode == 0:
-                os.kill(int(r.stdout.split()[-1]), signal.SIGKILL)
-        super().kill()
+    def refuse_upgrade(self):
+        """An upgrade that changes nothing; its lines."""
+        workers = self.worker_pids()
+        r = self.ctl("upgrade", check=False)
+        assert r.returncode == 1 and "Nothing has changed" in r.stderr, r.stdout + r.stderr
+        assert self.master == self.pid and self.worker_pids() == workers
+        self.expected_errors.append("upgrade: ")
+        return r.stderr.splitlines()
 
 
 def master_counters(millrace):

@@ -103,7 +103,7 @@ static struct rig *rig_start(int partitions, const char *options, const char *pr
 	stats_name(r->stats, STATS_BACKEND, 0, "t", 0, 0, "kafka");
 	stats_name(r->stats, STATS_KAFKA, 0, "out", 0, 0, "messages");
 	r->copy = stats_copy_new(r->stats);
-	r->page = stats_slot_page(r->stats, 0);
+	r->page = stats_slot_page(r->stats, 0, 0);
 	r->out.loop = ev_loop_new(EVBACKEND_EPOLL);
 	r->out.page = r->page;
 	r->out.slot = rig_slot;
