@@ -54,22 +54,28 @@ static int open_channel(struct slot *s)
 	return 0;
 }
 
+static int start_next(struct slot *s, struct worker_process *p)
+{
+	registry_prepare_successor(&s->m->registry, s->number);
+	int r = worker_start(p);
+	if (r == 0)
+		p->kill_at_us = clock_us() + s->m->cf->start_timeout;
+	return r;
+}
+
 int roll_begin(struct slot *s)
 {
 	struct worker_process *p = other(s);
 	if (!roll_can_begin(s))
 		return -EBUSY;
 	int r = open_channel(s);
-	if (r == 0) {
-		registry_prepare_successor(&s->m->registry, s->number);
-		r = worker_start(p);
-	}
+	if (r == 0)
+		r = start_next(s, p);
 	if (r != 0) {
 		roll_close(s);
 		return r;
 	}
 	s->next = p;
-	p->kill_at_us = clock_us() + s->m->cf->start_timeout;
 	slots_look(s->m);
 	return 0;
 }
@@ -81,6 +87,7 @@ static void tell_to_leave(struct slot *s, unsigned to)
 	s->now->kill_at_us = clock_us() + s->m->cf->drain_timeout + MASTER_LATE_US;
 	worker_send(s->now, &msg, s->giving);
 	close_end(&s->giving);
+	slot_publish(s);
 }
 
 void roll_ready(struct slot *s)
@@ -147,9 +154,8 @@ int roll_end(struct slot *s)
 		return r;
 	s->is_ending = true;
 	give_to(s, to);
-	tell_to_leave(s, to->number);
 	restart_leaving(&s->restart, clock_us(), UINT64_MAX);
-	slot_publish(s);
+	tell_to_leave(s, to->number);
 	return 0;
 }
 
@@ -168,8 +174,12 @@ static void find_takers(struct master *m, const struct slot *gone)
 /* The successor was not to be. */
 static void next_died(struct slot *s)
 {
-	if (s->now->is_leaving && child_is_there(&s->now->child))
-		return; /* what is handed over waits for another one, which follows when it has left */
+	if (s->now->is_leaving && child_is_there(&s->now->child)) {
+		/* what is handed over waits for another one: now, since the channel may be full, or when it has left */
+		if (s->next->is_ready)
+			start_next(s, s->next);
+		return;
+	}
 	s->next = NULL;
 	roll_close(s);
 	log_error("worker %u: its successor could not start%s%s; it goes on itself", s->number,

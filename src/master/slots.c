@@ -15,8 +15,10 @@ void slot_publish(struct slot *s)
 	struct stats_slot *st = stats_slot(s->m->page, s->number);
 	st->pid = (uint64_t)s->now->child.process.pid;
 	st->state = s->restart.state;
+	if (s->restart.state == RESTART_READY && s->now->is_leaving)
+		st->state = RESTART_DRAINING;
 	st->lent = s->lent_to != NULL;
-	if (s->restart.state != RESTART_READY)
+	if (st->state != RESTART_READY)
 		st->ready_us = 0;
 	stats_touch(s->m->page, STATS_SLOT, s->number);
 	stats_publish(s->m->page);
