@@ -174,7 +174,15 @@ static inline uint32_t hash_slot(uint32_t murmur)
 
 /* -- process --------------------------------------------------------------------------------------------------- */
 
-unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
+/* CPUs that this process may run on, at least 1: its CPU set, and a cgroup's CPU quota rounded up to whole CPUs. */
+unsigned proc_cpus(void);
+/* What the cgroups of this process allow: the least of its own and those above, versions 1 and 2; 0: no limit. `root` is
+ * put before the paths of /proc and of the mounts; "" but in tests. */
+struct cgroup_limits {
+	double cpus;
+	uint64_t memory_bytes;
+};
+void cgroup_limits(const char *root, struct cgroup_limits *limits);
 /* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped) and the log's file. */
 void proc_close_others(const int *keep, size_t n);
 /* First in main: where 0, 1 or 2 is closed, /dev/null is opened, or what we open next would get our output. */
