@@ -14,7 +14,7 @@ bool stats_pause(unsigned tries)
 {
 	if (tries < 64) {
 		for (int i = 0; i < 32; i++)
-			__builtin_ia32_pause();
+			cpu_relax();
 		return true;
 	}
 	nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
