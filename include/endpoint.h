@@ -104,7 +104,7 @@ struct endpoint {
 	bool ends; /* worker: after it nobody reads this */
 };
 
-/* The descriptor of `ep` that slot's tenant reads. Any process. */
+/* The descriptor of `ep` that slot's tenant reads. -1: none, since the slot is about to end. Any process. */
 int endpoint_fd(const struct endpoint *ep, unsigned slot);
 
 TAILQ_HEAD(endpoints, endpoint);

@@ -18,7 +18,9 @@ void registry_init(struct registry *reg, struct stats *stats)
 
 int endpoint_fd(const struct endpoint *ep, unsigned slot)
 {
-	return ep->fds[ep->n_fds == 1 ? 0 : slot];
+	if (ep->n_fds == 1)
+		return ep->fds[0];
+	return slot < ep->n_fds ? ep->fds[slot] : -1;
 }
 
 /* -- socket files ---------------------------------------------------------------------------------------------------- */
@@ -410,7 +412,7 @@ void registry_keep(struct registry *reg, unsigned slot, int *keep, size_t *n)
 		bool is_ours = slot != ENDPOINT_NO_SLOT && ep->references > 0;
 		if (ep->ops->keep)
 			ep->ops->keep(ep, is_ours ? slot : ENDPOINT_NO_SLOT, keep, n);
-		else if (is_ours)
+		else if (is_ours && endpoint_fd(ep, slot) != -1)
 			keep[(*n)++] = endpoint_fd(ep, slot);
 	}
 }
@@ -435,7 +437,7 @@ void registry_prepare_successor(struct registry *reg, unsigned slot)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-		if (ep->ops->prepare_successor && ep->references > 0)
+		if (ep->ops->prepare_successor && ep->references > 0 && slot < ep->n_fds)
 			ep->ops->prepare_successor(ep, slot);
 }
 
@@ -443,7 +445,7 @@ void registry_renew(struct registry *reg, unsigned slot)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-		if (ep->ops->renew && ep->references > 0)
+		if (ep->ops->renew && ep->references > 0 && slot < ep->n_fds)
 			ep->ops->renew(ep, slot, reg->page);
 }
 
@@ -451,7 +453,7 @@ bool registry_is_stale(const struct registry *reg, unsigned slot)
 {
 	const struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
-		if (ep->ops->is_stale && ep->references > 0 && ep->ops->is_stale(ep, slot))
+		if (ep->ops->is_stale && ep->references > 0 && slot < ep->n_fds && ep->ops->is_stale(ep, slot))
 			return true;
 	return false;
 }

@@ -48,14 +48,21 @@ static inline void capture_add(struct capture_source *cs, char *bytes, uint32_t 
 	cs->truncated += len < original_len;
 }
 
+/* Adds what was written at cs->at in the batch's slab. */
+static inline void capture_added(struct capture_source *cs, uint32_t len, uint32_t original_len, uint64_t time_ns,
+				 uint32_t link_type)
+{
+	char *at = cs->at;
+	cs->at = at + ((len + BATCH_SLACK + 63) & ~63u);
+	capture_add(cs, at, len, original_len, time_ns, link_type);
+}
+
 /* Adds a copy, in the batch's slab. The memory may be given back at once. */
 static inline void capture_copy(struct capture_source *cs, const void *bytes, uint32_t len, uint32_t original_len,
 				uint64_t time_ns, uint32_t link_type)
 {
-	char *to = cs->at;
-	memcpy(to, bytes, len);
-	cs->at = to + ((len + BATCH_SLACK + 63) & ~63u);
-	capture_add(cs, to, len, original_len, time_ns, link_type);
+	memcpy(cs->at, bytes, len);
+	capture_added(cs, len, original_len, time_ns, link_type);
 }
 
 /* Adds a packet in place: `bytes` stay good until `give`, and BATCH_SLACK bytes behind them may be read and written. */

@@ -26,7 +26,10 @@ static int datagram_open(struct input *in, struct err *err)
 static int datagram_open_endpoint(struct input *in, struct endpoint *ep, struct err *err)
 {
 	/* the master's descriptor is closed with the others after fork; this copy is ours */
-	struct source *s = source_new(in, ep, endpoint_fd(ep, in->slot), sizeof *s);
+	int fd = endpoint_fd(ep, in->slot);
+	if (fd == -1)
+		return 0;
+	struct source *s = source_new(in, ep, fd, sizeof *s);
 	if (!s)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	s->receive_buffer_bytes = ep->receive_buffer_bytes;

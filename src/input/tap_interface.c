@@ -11,7 +11,6 @@
 #include <linux/if_link.h>
 #include <linux/sockios.h>
 #include <net/if.h>
-#include <netpacket/packet.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

@@ -105,6 +105,7 @@ static void follow(struct slot *s)
 	struct worker_process *p = s->next;
 	s->next = NULL;
 	s->now = p;
+	registry_died(&s->m->registry, s->number, false); /* what only the one before read */
 	if (!child_is_there(&p->child)) {
 		restart_died(&s->restart, clock_us(), false); /* it has died meanwhile; what it did not take waits */
 	} else if (p->is_ready) {
@@ -123,6 +124,8 @@ void roll_left(struct worker_process *p)
 	struct slot *s = p->slot;
 	if (p == s->now && s->next != NULL)
 		follow(s);
+	else if (s->is_ending) /* at once, so that others get the share of its rings */
+		registry_died(&s->m->registry, s->number, true);
 }
 
 void roll_taken(struct slot *s, const struct worker_process *by)

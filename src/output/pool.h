@@ -109,7 +109,7 @@ static inline uint32_t chunk_pages(const struct chunk *c)
 
 /* Gives back to the kernel what stayed free since the last call, except POOL_KEEP slabs and no more than
  * POOL_TRIM_MAX at once. True while there is more than POOL_KEEP warm: call again. */
-enum { POOL_KEEP = 32, POOL_TRIM_MAX = 256 };
+enum { POOL_KEEP = 32, POOL_TRIM_MAX = 96 };
 bool pool_trim(struct pool *p);
 static inline bool pool_is_fat(const struct pool *p)
 {

@@ -99,7 +99,7 @@ static void peers_changed(struct output *out, const char *peers)
 static bool captures(const struct worker *w)
 {
 	for (size_t i = 0; i < w->cf->n_inputs; i++)
-		if (w->inputs[i].type->exclude && w->inputs[i].cf->exclude_own)
+		if (w->inputs[i].type->endpoint->exclude && w->inputs[i].cf->exclude_own)
 			return true;
 	return false;
 }
@@ -361,8 +361,8 @@ void worker_run(const struct worker_setup *setup)
 	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
-	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	receive_child(setup->receive, setup->slot, setup->which);
+	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	close_others(setup);
 	if (setup->cf->daemon)
 		proc_leave_terminal();

@@ -36,7 +36,7 @@ def wait_leaving(millrace, slot):
 def named(pid, slot):
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == f"millrace/{slot}"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
