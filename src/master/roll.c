@@ -276,14 +276,6 @@ void roll_count_untaken(struct slot *s)
 	close_end(&s->taking);
 }
 
-bool slots_are_rolling(const struct master *m)
-{
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].next != NULL || m->slots[i].taking != -1)
-			return true;
-	return false;
-}
-
 /* One at a time, so that the others go on meanwhile. */
 void slots_renew_stale(struct master *m)
 {
