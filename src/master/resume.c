@@ -398,7 +398,7 @@ static const struct input *renamed_to(const struct master *m, const char *name)
 	const struct input *to = NULL;
 	TAILQ_FOREACH(ep, &m->registry.list, next)
 	{
-		if (strcmp(ep->former_input, name) != 0)
+		if (!ep->former_input || strcmp(ep->former_input, name) != 0)
 			continue;
 		const struct input *now = ep->references > 0 ? input_named(m, ep->cf->name) : NULL;
 		if (!now || (to && to != now))
@@ -447,7 +447,7 @@ void resume_go(struct master *m)
 	each_line(m, "output", announce_output);
 	TAILQ_FOREACH(ep, &m->registry.list, next)
 	{
-		if (ep->references == 0)
+		if (ep->references == 0 && ep->former_input)
 			slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, ep->former_input, ep->name, -1);
 	}
 	registry_retire_unused(&m->registry);
