@@ -223,6 +223,7 @@ static void execute(struct upgrade *u, char why[300])
 	snprintf(how, sizeof(how), "resume %d", state);
 	setenv(UPGRADE_ENVIRONMENT, how, 1);
 	log_info("upgrade: executing %s in place", program_path);
+	notify_reloading(m); /* READY is the new program's */
 	fflush(NULL);
 	inherit_all(m, true);
 	for (unsigned i = 0; i < 3; i++)
@@ -231,6 +232,7 @@ static void execute(struct upgrade *u, char why[300])
 	execveat(u->program, "", m->argv, environ, AT_EMPTY_PATH);
 	snprintf(why, 300, "the new program cannot be executed: %s.", strerror(errno));
 	privileges_after_exec_failed(ambient);
+	notify_ready(m);
 	unsetenv(UPGRADE_ENVIRONMENT);
 	inherit_all(m, false);
 	set_inherited(u->text, false);
