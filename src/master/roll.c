@@ -306,14 +306,6 @@ uint64_t roll_look(struct slot *s, uint64_t now_us)
 	return UINT64_MAX;
 }
 
-bool slots_are_rolling(const struct master *m)
-{
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].next != NULL || m->slots[i].taking != -1)
-			return true;
-	return false;
-}
-
 /* One at a time, so that the others go on meanwhile. */
 void slots_renew_stale(struct master *m)
 {
