@@ -18,6 +18,8 @@ static _Noreturn void child(const struct try *t, try_function *f, void *arg, int
 	int keep[ARRAY_LEN(t->keep) + 1];
 	memcpy(keep, t->keep, sizeof(t->keep));
 	keep[t->n_keep] = fd;
+	if (t->before_close != NULL && t->before_close(arg) != 0)
+		_exit(EXIT_FAILURE);
 	proc_close_others(keep, t->n_keep + 1);
 	if (t->takes_output) {
 		dup2(fd, STDOUT_FILENO);

@@ -153,15 +153,20 @@ static enum conf_reload class_of(const struct reload *r)
 
 /* -- CHECKING ------------------------------------------------------------------------------------------------------ */
 
+/* What it shares with workers is not its own. */
+static int leave_shared(void *arg)
+{
+	struct reload *r = arg;
+	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
+	return stats_child_none(r->m->stats, NULL);
+}
+
 /* It takes the time of a CPU, and workers come first. */
 static int check(void *arg, struct text *errors)
 {
 	struct reload *r = arg;
 	if (nice(CHECK_NICE) == -1)
 		log_debug("nice: %s", strerror(errno));
-	if (stats_child_none(r->m->stats, NULL) != 0)
-		return EXIT_FAILURE;
-	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
 	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
 	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
@@ -209,6 +214,7 @@ static void begin_check(struct reload *r)
 	}
 	r->check.owner = r;
 	r->check.on_end = checked;
+	r->check.before_close = leave_shared;
 	int code = try_start(&r->check, r->m->loop, check, r, CHECK_LIMIT_US);
 	if (code == 0)
 		return;
