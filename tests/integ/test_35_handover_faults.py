@@ -157,6 +157,14 @@ def test_a_sibling_that_dies_before_it_takes_over(bench, n=50):
     """A slot ends, and so does who was to go on with it: the next worker does."""
     backend, config, millrace, clients = with_connections(bench, n)
     pids = wait_ready(millrace)
+    os.kill(pids[0], signal.SIGSTOP)
+    more = [client(bench, "tcp") for _ in range(n)]  # all to worker 1
+    clients += more
+    for i, s in enumerate(more, n):
+        s.sendall(f"half.{i}:".encode())
+    n += n
+    wait_for(lambda: Counters(millrace).sum("input", "unfinished_lines", input="tcp") == n, "the halves to be read")
+    os.kill(pids[0], signal.SIGCONT)
     os.kill(pids[1], signal.SIGSTOP)
     config.workers = 1
     config.write()
