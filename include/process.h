@@ -57,7 +57,8 @@ struct try {
 	bool takes_output; /* what is written to 1 and 2 comes back, too: by a program that the function executes */
 	int keep[4];	   /* descriptors that stay open */
 	unsigned n_keep;
-	int (*before_close)(void *arg); /* called in the child, as long as all descriptors are open; 0: it goes on. NULL: none */
+	/* called in the child, as long as all descriptors are open; 0: it goes on. NULL: none */
+	int (*before_close)(void *arg);
 	struct text said;
 	void (*on_end)(struct try *t, int status);
 	void *owner;
