@@ -54,11 +54,10 @@ struct try {
 	int fd;
 	bool is_late; /* it was killed since it took too long */
 	/* Set before try_start, else zero: */
+	void (*on_fork)(void *arg); /* in the child, before it closes descriptors */
 	bool takes_output; /* what is written to 1 and 2 comes back, too: by a program that the function executes */
 	int keep[4];	   /* descriptors that stay open */
 	unsigned n_keep;
-	/* called in the child, as long as all descriptors are open; 0: it goes on. NULL: none */
-	int (*before_close)(void *arg);
 	struct text said;
 	void (*on_end)(struct try *t, int status);
 	void *owner;
