@@ -20,6 +20,22 @@
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
 
+/* Lines, hashes and counter pages are read as the CPU stores them. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "millrace is made for little-endian CPUs");
+
+/* One turn of a loop that waits for another CPU. On arm64 `yield` does nothing where there are no sibling threads; `isb`
+ * takes about as long as x86's pause. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb" ::: "memory");
+#else
+	__asm__ volatile("" ::: "memory");
+#endif
+}
+
 #define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -158,7 +174,15 @@ static inline uint32_t hash_slot(uint32_t murmur)
 
 /* -- process --------------------------------------------------------------------------------------------------- */
 
-unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
+/* CPUs that this process may run on, at least 1: its CPU set, and a cgroup's CPU quota rounded up to whole CPUs. */
+unsigned proc_cpus(void);
+/* What the cgroups of this process allow: the least of its own and those above, versions 1 and 2; 0: no limit. `root` is
+ * put before the paths of /proc and of the mounts; "" but in tests. */
+struct cgroup_limits {
+	double cpus;
+	uint64_t memory_bytes;
+};
+void cgroup_limits(const char *root, struct cgroup_limits *limits);
 /* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped) and the log's file. */
 void proc_close_others(const int *keep, size_t n);
 /* First in main: where 0, 1 or 2 is closed, /dev/null is opened, or what we open next would get our output. */

@@ -16,6 +16,7 @@ enum conf_words {
 };
 
 #define CONF_COALESCE_ADAPTIVE UINT64_MAX
+#define CONF_BYTES_AUTO UINT64_MAX /* only while a file is read: a tree has what it comes to */
 
 struct conf_list {
 	char **items;
@@ -33,6 +34,7 @@ struct conf_map {
 #define CONF_TYPE_BOOL bool
 #define CONF_TYPE_UINT uint64_t
 #define CONF_TYPE_BYTES uint64_t
+#define CONF_TYPE_AUTO_BYTES uint64_t
 #define CONF_TYPE_TIME uint64_t /* microseconds */
 #define CONF_TYPE_COALESCE uint64_t /* microseconds, or CONF_COALESCE_ADAPTIVE */
 #define CONF_TYPE_REAL double

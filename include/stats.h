@@ -2,19 +2,21 @@
  *
  * stats: counter pages in shared memory, and everything that is computed from them.
  *
- *   files:  head | field table | directory | page of the master     page of the monitor     page 0.0   page 0.1   page 1.0 …
- *   page:   sequence | published blocks | draft blocks          a block: the counters of one input, output, backend …
+ *   files:  head | field table | directory | page of the master
+ *           page of the monitor
+ *           page 0 of slot 0;  page 1 of slot 0;  page 0 of slot 1 …
+ *   page:   sequence | published blocks | draft blocks     a block: the counters of one input, output, backend …
  *
- * Each page but the master's is a file of its own (memfd), and a process maps but one of them writable. A slot has two, which
- * its processes use in turn: who leaves counts in its own to its end while its successor counts in the other. A slot's
- * counters are the sums over both.
+ * Each page but the master's is a file of its own (memfd), and a process maps but one of them writable. A slot
+ * has two, which its processes use in turn: who leaves counts in its own to its end while its successor counts
+ * in the other. A slot's counters are the sums over both.
  * A page has exactly one writer: a worker, and when that is dead, the master. The writer changes the
  * draft as it works; stats_publish copies the blocks that were touched to the published half, under a sequence number
  * that is odd meanwhile. So a reader always sees whole batches, and when a writer is killed the published half is a
  * balanced account: it either has the last publication or (killed in the middle) gets it from the draft, which does
  * not change during one. A page is not cleared when a worker restarts: totals never go back.
- * The files are sparse: untouched blocks cost nothing. They name their own fields and offsets, so that a reader of another
- * version can read them.
+ * The files are sparse: untouched blocks cost nothing. They name their own fields and offsets, so that a reader
+ * of another version can read them.
  */
 #ifndef STATS_H
 #define STATS_H
@@ -357,8 +359,8 @@ enum stats_used {
 	STATS_USED,
 	STATS_RETIRED, /* removed by a reload: its totals stay */
 };
-/* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. Of a reader and a child: as they were
- * at its begin; stats_copy_entries follows changes. */
+/* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. Of a reader and a child:
+ * as they were at its begin; stats_copy_entries follows changes. */
 unsigned stats_entries(const struct stats *st, enum stats_scope scope);
 const struct stats_entry *stats_entry(const struct stats *st, enum stats_scope scope, unsigned index);
 
@@ -375,14 +377,16 @@ void stats_copy_free(struct stats_copy *c);
 int stats_copy_take(struct stats_copy *c, struct err *err);
 const struct stats *stats_copy_of(const struct stats_copy *c);
 unsigned stats_copy_slots(const struct stats_copy *c); /* whose pages we have */
-/* There are slots whose pages we do not have: ask for the files from stats_files(st) on, and give them to stats_open_next. */
+/* There are slots whose pages we do not have: ask for the files from stats_files(st) on, and give them to
+ * stats_open_next. */
 bool stats_copy_lacks_pages(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
 bool stats_copy_is_retired(const struct stats_copy *c, enum stats_scope scope, unsigned index);
-/* A counter of one slot, of both its pages together, or summed over all slots with slot = STATS_ALL. Scopes of the master's and the monitor's page:
- * slot is ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
+/* A counter of one slot, of both its pages together, or summed over all slots with slot = STATS_ALL. Scopes of the
+ * master's and the monitor's page: slot is ignored. WORKER: index is ignored. `field` is an index in the
+ * block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
 /* The same by name; 0 when the file has no such counter. */

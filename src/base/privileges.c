@@ -57,6 +57,8 @@ int privileges_keep(uint64_t capabilities, struct err *err)
 	int r = bound(set);
 	if (r == 0)
 		r = install(set, set);
+	/* Its memory is everybody's: children may be the same user. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	return r == 0 ? 0 : err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
 }
 

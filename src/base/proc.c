@@ -15,7 +15,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-unsigned proc_cpus(void)
+static unsigned cpus_of_set(void)
 {
 	/* The kernel refuses a mask shorter than its own (EINVAL, man 2 sched_setaffinity), which may be over 1,024. */
 	for (size_t cpus = 1024; cpus <= 1024 * 1024; cpus *= 4) {
@@ -33,6 +33,17 @@ unsigned proc_cpus(void)
 	}
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
 	return n > 0 ? (unsigned)n : 1;
+}
+
+unsigned proc_cpus(void)
+{
+	struct cgroup_limits limits;
+	unsigned n = cpus_of_set();
+	cgroup_limits("", &limits);
+	if (limits.cpus <= 0 || limits.cpus >= n)
+		return n;
+	unsigned whole = (unsigned)limits.cpus;
+	return MAX(1, whole + (limits.cpus > whole));
 }
 
 void proc_close_span_slowly(unsigned first, unsigned last)

@@ -36,7 +36,7 @@ static void account_endpoint(const struct input *in, const struct endpoint *ep)
 	if (ep->receive_buffer_bytes < want)
 		log_warn("input \"%s\": %s %s got a receive buffer of %s, asked for %s: set sysctl "
 			 "net.core.rmem_max=%llu, or "
-			 "start as root",
+			 "start as root with CAP_NET_ADMIN",
 			 in->cf->name, in->type->name, ep->name,
 			 text_format_bytes(got, sizeof got, ep->receive_buffer_bytes),
 			 text_format_bytes(asked, sizeof asked, want), (ull)want);
@@ -51,7 +51,7 @@ static void account_program(const struct master *m)
 		 MILLRACE_VERSION, m->n_slots, m->n_slots == 1 ? "" : "s", m->cf->workers ? "" : " (one for each CPU)",
 		 id->user, id->group, kept.s ? kept.s : "");
 	text_free(&kept);
-	if (id->is_root && id->uid == 0 && m->cf->user[0])
+	if (id->uid == 0 && m->cf->user[0])
 		log_warn(
 		    "workers are root, without capabilities: any file of root's is theirs; let `user` name another");
 	if (!m->cf->seccomp)
@@ -297,6 +297,13 @@ void account_last(struct master *m)
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_OUTPUT); i++)
 		if (stats_copy_is_retired(m->copy, STATS_OUTPUT, i))
 			account_output(m, i);
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
+		ull n = stats_named(m->copy, STATS_ALL, STATS_SLOT, i, "unbelievable_ends");
+		if (n > 0)
+			log_warn("worker %u's numbers were not to be believed when it ended (%llu time%s): what it did "
+				 "just before is not in this account",
+				 i, n, n == 1 ? "" : "s");
+	}
 	if (stats_check(m->copy, &t) > 0)
 		log_error("the account does not balance: %s", t.s ? t.s : "");
 	text_free(&t);

@@ -48,19 +48,24 @@ uint64_t death_account_page(struct master *m, struct stats_page *page)
 	return queued;
 }
 
-/* Once in the log, at each time: what stands in the page now is of a moment before. */
+static void count_unbelievable(const struct slot *s)
+{
+	stats_slot(s->m->page, s->number)->unbelievable_ends++;
+	stats_touch(s->m->page, STATS_SLOT, s->number);
+	stats_publish(s->m->page);
+}
+
+/* Whether its numbers can be believed; else what stands in the page now is of a moment before. */
 static bool take_page(struct master *m, const struct worker_process *p)
 {
 	struct text why = {0};
 	uint64_t age_us;
 	bool is_believable = stats_belief_adopt(m->belief, p->slot->number, p->which, clock_us(), &age_us, &why);
 	if (!is_believable) {
-		log_error("worker %u's numbers are not to be believed (%s): its counters are those of %.1f s before, and what "
-			  "it did since then is not known",
+		log_error("worker %u's numbers are not to be believed (%s): its counters are those of %.1f s before, "
+			  "and what it did since then is not known",
 			  p->slot->number, why.s ? why.s : "no memory", (double)age_us / 1e6);
-		stats_slot(m->page, p->slot->number)->unbelievable_ends++;
-		stats_touch(m->page, STATS_SLOT, p->slot->number);
-		stats_publish(m->page);
+		count_unbelievable(p->slot);
 	}
 	text_free(&why);
 	return is_believable;
@@ -77,9 +82,11 @@ static uint64_t account_inputs(struct master *m, const struct worker_process *p,
 			receive_clear(r);
 		in_hand += input_lost_at_death(&m->inputs[i], r, p->page, &can_be);
 	}
-	if (!can_be)
+	if (!can_be) {
 		log_error("worker %u's numbers are not to be believed: what it had read and not handed over is not known",
 			  p->slot->number);
+		count_unbelievable(p->slot);
+	}
 	return in_hand;
 }
 

@@ -159,6 +159,9 @@ static int check(void *arg, struct text *errors)
 	struct reload *r = arg;
 	if (nice(CHECK_NICE) == -1)
 		log_debug("nice: %s", strerror(errno));
+	if (stats_child_none(r->m->stats, NULL) != 0)
+		return EXIT_FAILURE;
+	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
 	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
 	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)

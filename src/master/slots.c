@@ -15,8 +15,10 @@ void slot_publish(struct slot *s)
 	struct stats_slot *st = stats_slot(s->m->page, s->number);
 	st->pid = (uint64_t)s->now->child.process.pid;
 	st->state = s->restart.state;
+	if (s->restart.state == RESTART_READY && s->now->is_leaving)
+		st->state = RESTART_DRAINING;
 	st->lent = s->lent_to != NULL;
-	if (s->restart.state != RESTART_READY)
+	if (st->state != RESTART_READY)
 		st->ready_us = 0;
 	stats_touch(s->m->page, STATS_SLOT, s->number);
 	stats_publish(s->m->page);
@@ -312,6 +314,7 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 	}
 	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++)
 		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
+	again_us = MIN(again_us, roll_look(s, now_us));
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
 		s->told_at_us = 0;
 		log_info("worker %u was told to end: another one takes over", s->number);
@@ -337,6 +340,7 @@ void slots_look(struct master *m)
 		master_stop(m, MASTER_EXIT_ERROR);
 		return;
 	}
+	roll_find_takers(m);
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	for (unsigned i = 0; i < m->n_slots; i++)
 		again_us = MIN(again_us, look(&m->slots[i], now_us));

@@ -12,6 +12,7 @@ struct page_copy {
 	char *half;
 	bool taken;        /* all blocks in use were copied once */
 	uint64_t sequence; /* every block that was published until then is right in `half` */
+	uint64_t stuck;	   /* it was waited for at this one already; even: it was not */
 	unsigned used[STATS_SCOPES];
 };
 
@@ -119,6 +120,12 @@ static bool page_take_once(struct stats_copy *c, unsigned index)
 	return __atomic_load_n(&shared->sequence, __ATOMIC_RELAXED) == before;
 }
 
+static uint64_t page_sequence(const struct stats_copy *c, unsigned index)
+{
+	const struct stats_page_head *shared = (const struct stats_page_head *)stats_page_at(c->st, index);
+	return __atomic_load_n(&shared->sequence, __ATOMIC_ACQUIRE);
+}
+
 static int page_take(struct stats_copy *c, unsigned index, struct err *err)
 {
 	enum stats_owner owner = stats_page_owner(&c->st->head, index);
@@ -126,8 +133,12 @@ static int page_take(struct stats_copy *c, unsigned index, struct err *err)
 	if (stats_page_at(c->st, index) == NULL)
 		return 0; /* one of a slot that was added since: see stats_copy_lacks_pages */
 	for (unsigned tries = 0; !page_take_once(c, index); tries++) {
-		if (stats_pause(tries))
+		/* whoever keeps it so, keeps us waiting once */
+		uint64_t sequence = page_sequence(c, index);
+		bool is_stuck = (sequence & 1) && sequence == c->pages[index].stuck;
+		if (!is_stuck && stats_pause(tries))
 			continue;
+		c->pages[index].stuck = sequence;
 		if (owner != STATS_OWNER_MASTER)
 			snprintf(who, sizeof(who), owner == STATS_OWNER_SLOT ? "worker %u" : "the monitor",
 				 index / STATS_SLOT_PAGES);

@@ -14,7 +14,7 @@ bool stats_pause(unsigned tries)
 {
 	if (tries < 64) {
 		for (int i = 0; i < 32; i++)
-			__builtin_ia32_pause();
+			cpu_relax();
 		return true;
 	}
 	nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
@@ -84,7 +84,8 @@ static bool take_once(const struct stats *st, struct stats_entry *to[STATS_SCOPE
 		return false;
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		n[s] = MIN(__atomic_load_n(&d->n[s], __ATOMIC_RELAXED), stats_listed_max(&st->head, s));
-		memcpy(to[s], st->files[STATS_FILE_MAIN].at + st->head.scopes[s].directory_offset, n[s] * sizeof(struct stats_entry));
+		const char *from = st->files[STATS_FILE_MAIN].at + st->head.scopes[s].directory_offset;
+		memcpy(to[s], from, n[s] * sizeof(struct stats_entry));
 	}
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	*sequence = before;

@@ -112,12 +112,12 @@ static int files_make(struct stats *st, struct err *err)
 
 static void tables_make(struct stats *st)
 {
-	char *main = st->files[STATS_FILE_MAIN].at;
-	memcpy(main + st->head.fields_offset, stats_table, stats_table_rows() * sizeof(stats_table[0]));
-	memcpy(main, &st->head, sizeof(st->head));
-	st->fields = (struct stats_field *)(main + st->head.fields_offset);
+	char *file = st->files[STATS_FILE_MAIN].at;
+	memcpy(file + st->head.fields_offset, stats_table, stats_table_rows() * sizeof(stats_table[0]));
+	memcpy(file, &st->head, sizeof(st->head));
+	st->fields = (struct stats_field *)(file + st->head.fields_offset);
 	for (unsigned s = 0; s < STATS_SCOPES; s++)
-		st->entries[s] = (struct stats_entry *)(main + st->head.scopes[s].directory_offset);
+		st->entries[s] = (struct stats_entry *)(file + st->head.scopes[s].directory_offset);
 	stats_name(st, STATS_MASTER, 0, "master", 0, 0, "");
 	stats_name(st, STATS_MONITOR, 0, "monitor", 0, 0, "");
 	stats_name(st, STATS_HOST, 0, "host", 0, 0, "");

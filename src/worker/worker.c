@@ -361,8 +361,8 @@ void worker_run(const struct worker_setup *setup)
 	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
-	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	receive_child(setup->receive, setup->slot, setup->which);
+	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	close_others(setup);
 	if (setup->cf->daemon)
 		proc_leave_terminal();

@@ -130,8 +130,11 @@ END_TEST
 START_TEST(delivered_without_offset)
 {
 	static const rd_kafka_resp_err_t not_leader = RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;
-	struct rig *r = rig_start(1, DATAGRAMS, _i ? "linger.ms: 0, retry.backoff.ms: 10, acks: 0, enable.idempotence: false"
-						   : "linger.ms: 0, retry.backoff.ms: 10");
+	static const char *const properties[] = {
+	    "linger.ms: 0, retry.backoff.ms: 10",
+	    "linger.ms: 0, retry.backoff.ms: 10, acks: 0, enable.idempotence: false",
+	};
+	struct rig *r = rig_start(1, DATAGRAMS, properties[_i]);
 	int64_t low, high;
 	rig_datagrams(r, 1, 100);
 	RIG_UNTIL(r, r->be->delivered_records == 1);
