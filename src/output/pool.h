@@ -77,6 +77,9 @@ struct pool {
 int pool_init(struct pool *p, uint64_t bytes, struct err *err);
 void pool_fini(struct pool *p);
 
+/* So many of its slabs are only for use beyond the limit (is_unlimited). */
+void pool_set_spare(struct pool *p, uint32_t slabs);
+
 /* A large or small chunk, or NULL. may_use_reserve: for queues with so little that they must not starve because
  * others hold the rest. */
 struct chunk *pool_take(struct pool *p, bool large, bool may_use_reserve);
@@ -109,7 +112,7 @@ static inline uint32_t chunk_pages(const struct chunk *c)
 
 /* Gives back to the kernel what stayed free since the last call, except POOL_KEEP slabs and no more than
  * POOL_TRIM_MAX at once. True while there is more than POOL_KEEP warm: call again. */
-enum { POOL_KEEP = 32, POOL_TRIM_MAX = 256 };
+enum { POOL_KEEP = 32, POOL_TRIM_MAX = 96 };
 bool pool_trim(struct pool *p);
 static inline bool pool_is_fat(const struct pool *p)
 {

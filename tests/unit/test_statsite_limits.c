@@ -21,7 +21,7 @@ static void spoil_message(char *bytes, size_t len)
 	if (((struct handover *)(void *)bytes)->type == HANDOVER_BACKEND && rnd(8))
 		from += 2 * HANDOVER_NAME_BYTES;
 	for (uint64_t n = 1 + rnd(3); n > 0; n--) {
-		size_t at = from + rnd(MIN(len - from, rnd(2) ? 120 : 10000));
+		size_t most = rnd(2) ? 120 : MESSAGE_BYTES, at = from + rnd(MIN(len - from, most));
 		if (rnd(3))
 			bytes[at] = (char)rnd(256);
 		else
