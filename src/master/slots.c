@@ -315,10 +315,12 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++)
 		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
-		s->told_at_us = 0;
-		log_info("worker %u was told to end: another one takes over", s->number);
-		s->now->was_told = true;
-		roll_begin(s);
+		/* the one before may still wait for Kafka, or nothing is to be had: later */
+		s->told_at_us = roll_begin(s) == 0 ? 0 : now_us + SLOT_TOLD_US;
+		if (s->told_at_us == 0) {
+			log_info("worker %u was told to end: another one takes over", s->number);
+			s->now->was_told = true;
+		}
 	}
 	if (s->told_at_us != 0)
 		told_us = s->told_at_us;
