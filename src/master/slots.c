@@ -253,7 +253,8 @@ static void on_exit_of_worker(struct child *c, int status)
 	lend_reader_gone(s);
 	if (!roll_exited(p)) {
 		registry_died(&m->registry, s->number, m->is_draining);
-		restart_died(&s->restart, clock_us(), is_fatal && !m->reload && !m->reload_failed);
+		/* where one has worked another one will: what this one could not get may be there later */
+		restart_died(&s->restart, clock_us(), is_fatal && !s->was_ready && !m->reload && !m->reload_failed);
 		if (is_fatal && !m->has_started && !m->is_draining)
 			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 	}
