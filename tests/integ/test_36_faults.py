@@ -150,10 +150,10 @@ class Rig:
         c.workers = 3 if c.workers == 2 else 2
         c.backends = self.sink.addresses[:2] if len(c.backends) == 3 else self.sink.addresses
         c.write()
-        self.millrace.ctl("reload", check=False)
+        self.answer = self.millrace.ctl("reload", check=False)
 
     def upgrade(self):
-        self.millrace.ctl("upgrade", check=False)
+        self.answer = self.millrace.ctl("upgrade", check=False)
 
     def worker(self):
         workers = sorted(wait_for(self.millrace.worker_pids, "a worker").items())
@@ -202,6 +202,7 @@ class Rig:
             assert not self.ends(), f"the master left with {m.p.poll()}"
             here = self.sink.report()["lines"]
             self.sink.wait_lines(here + 100, timeout=10)
+            assert hit or what in ("kill", "term") or self.answer.returncode == 0, self.answer.stderr
             m.check()
             master, workers = m.rights()
             assert master == self.rights[0] and workers <= self.rights[1], "the rights have changed"
