@@ -7,10 +7,13 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -20,6 +23,8 @@ enum {
 	KEEP_BYTES = LINE_MAX_BYTES + 1,
 	/* Connections accepted in one turn, so that the other workers get theirs. */
 	ACCEPT_AT_ONCE = 8,
+	/* Descriptors that connections leave free: whoever takes over from us needs some more than we have. */
+	SPARE_FDS = 64,
 };
 static const double accept_pause_seconds = 0.1;
 
@@ -77,6 +82,15 @@ static struct connection *connection_new(struct stream *st, int fd)
 	return c;
 }
 
+/* The lowest free descriptor tells how many are in use. */
+static bool has_descriptors(const struct listener *l)
+{
+	int fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd != -1)
+		close(fd);
+	return fd != -1 && fd < l->stream->most_fds;
+}
+
 /* Takes up to `most` connections. False: accepting has paused or nothing waits. */
 static bool accept_some(struct listener *l, unsigned most)
 {
@@ -84,6 +98,10 @@ static bool accept_some(struct listener *l, unsigned most)
 	for (; most; most--) {
 		if (st->n_free == 0) {
 			accept_pause(st, 0);
+			return false;
+		}
+		if (!has_descriptors(l)) {
+			accept_pause(st, EMFILE);
 			return false;
 		}
 		int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -161,10 +179,13 @@ static void watch_idle(struct stream *st)
 static int stream_open(struct input *in, struct err *err)
 {
 	struct stream *st = calloc(1, sizeof *st);
+	struct rlimit limit = {.rlim_cur = INT_MAX};
 	if (!st)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	in->impl = st;
 	st->in = in;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	st->most_fds = (int)(MIN(limit.rlim_cur, INT_MAX) - MIN(limit.rlim_cur / 8, SPARE_FDS));
 	stream_answers_init(st);
 	size_t n = in->cf->max_connections;
 	st->pool_bytes = n * KEEP_BYTES;

@@ -50,8 +50,9 @@ struct slot {
 	struct worker_process *now;  /* serves, or is to */
 	struct worker_process *next; /* starts or takes over, while `now` serves or leaves; NULL: nobody */
 	int giving, taking;	     /* the ends of the channel between two of them, as long as they are ours; -1 */
-	struct slot *taker;	     /* whose worker takes over, when this slot ends */
+	struct worker_process *taker; /* takes over, when this slot ends; NULL: nobody, or who was to has died */
 	struct slot *lent_to;	     /* reads our sockets meanwhile; NULL: nobody */
+	uint64_t take_by_us;	     /* what is not taken over then is given up */
 	uint64_t told_at_us;	     /* its worker was told to end: then another one takes over; 0 */
 	bool is_ending;		     /* nobody comes after its worker */
 	bool was_ready;
@@ -142,10 +143,14 @@ void roll_ready(struct slot *s);
 void roll_left(struct worker_process *p);
 void roll_taken(struct slot *s, const struct worker_process *by);
 bool roll_exited(struct worker_process *p);
+/* Slots that end have somebody who takes over. */
+void roll_find_takers(struct master *m);
 /* The program ends: a successor that is not ready yet is not needed. */
 void roll_stop(struct slot *s);
-/* Nobody takes over any more what waits in the slot's channel: counted in the page of its last process. */
+/* Nobody takes over any more what waits in the slot's channel: counted in a page of the slot that has no process. */
 void roll_count_untaken(struct slot *s);
+/* … when its time is over. Returns when to look again. */
+uint64_t roll_look(struct slot *s, uint64_t now_us);
 void roll_close(struct slot *s);
 bool slots_are_rolling(const struct master *m);
 /* Another worker for a slot whose device has come back as another one. */

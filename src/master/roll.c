@@ -85,6 +85,7 @@ static void tell_to_leave(struct slot *s, unsigned to)
 	struct link_message msg = {.version = LINK_VERSION, .type = LINK_LEAVE, .slot = to, .value = s->m->cf->drain_timeout};
 	s->now->is_leaving = true;
 	s->now->kill_at_us = clock_us() + s->m->cf->drain_timeout + MASTER_LATE_US;
+	s->take_by_us = s->now->kill_at_us;
 	worker_send(s->now, &msg, s->giving);
 	close_end(&s->giving);
 	slot_publish(s);
@@ -130,7 +131,7 @@ void roll_left(struct worker_process *p)
 
 void roll_taken(struct slot *s, const struct worker_process *by)
 {
-	if (by == s->now || by == s->next || by->slot == s->taker) {
+	if (by == s->now || by == s->next || by == s->taker) {
 		close_end(&s->taking);
 		s->taker = NULL;
 	}
@@ -141,7 +142,7 @@ void roll_taken(struct slot *s, const struct worker_process *by)
 static void give_to(struct slot *s, struct slot *to)
 {
 	struct link_message msg = {.version = LINK_VERSION, .type = LINK_TAKE, .slot = s->number};
-	s->taker = to;
+	s->taker = to->now;
 	worker_send(to->now, &msg, s->taking);
 }
 
@@ -160,14 +161,21 @@ int roll_end(struct slot *s)
 	return 0;
 }
 
-/* Who was to take it over has died: somebody else. */
-static void find_takers(struct master *m, const struct slot *gone)
+void roll_find_takers(struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i], *to = slots_serving(m, s);
-		if (s->taking != -1 && s->taker == gone && to != NULL)
+		if (s->is_ending && s->taking != -1 && s->taker == NULL && to != NULL)
 			give_to(s, to);
 	}
+}
+
+/* What it was to take over is for somebody else. */
+static void taker_died(struct master *m, const struct worker_process *p)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (m->slots[i].taker == p)
+			m->slots[i].taker = NULL;
 }
 
 /* -- the end of a process ------------------------------------------------------------------------------------------- */
@@ -191,7 +199,7 @@ static void next_died(struct slot *s)
 bool roll_exited(struct worker_process *p)
 {
 	struct slot *s = p->slot;
-	find_takers(s->m, s);
+	taker_died(s->m, p);
 	if (p == s->next) {
 		next_died(s);
 		return true;
@@ -222,31 +230,38 @@ void roll_stop(struct slot *s)
 
 /* -- what nobody takes over ------------------------------------------------------------------------------------------ */
 
-static void count_records(struct slot *s, uint64_t records)
+static void count_records(struct master *m, struct stats_page *page, uint64_t records)
 {
-	struct master *m = s->m;
 	uint32_t block = m->outputs[0].blocks[0]; /* whose they were is in their queues, which nobody reads any more */
-	struct stats_backend *be = stats_backend(s->now->page, block);
+	struct stats_backend *be = stats_backend(page, block);
 	be->taken_over_records += records;
 	be->dropped_shutdown_records += records;
-	stats_touch(s->now->page, STATS_BACKEND, block);
+	stats_touch(page, STATS_BACKEND, block);
 	m->has_left |= records > 0;
 }
 
-static void count_connection(struct slot *s, const struct handover *msg, int fd)
+static void count_connection(struct master *m, struct stats_page *page, const struct handover *msg, int fd)
 {
-	struct master *m = s->m;
 	struct input *in = &m->inputs[0];
 	int unread = 0;
 	for (size_t i = 0; i < m->n_inputs; i++)
 		if (strcmp(m->inputs[i].cf->name, msg->name) == 0)
 			in = &m->inputs[i];
-	struct stats_input *st = stats_input(s->now->page, in->index);
+	struct stats_input *st = stats_input(page, in->index);
 	if (fd != -1 && ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
 		st->dropped_stream_bytes += (unsigned)unread;
 	st->received_lines += msg->records;
 	st->dropped_shutdown_lines += msg->records;
-	stats_touch(s->now->page, STATS_INPUT, in->index);
+	stats_touch(page, STATS_INPUT, in->index);
+}
+
+/* A page has one writer. NULL: both have a process. */
+static struct stats_page *page_without_process(struct slot *s)
+{
+	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++)
+		if (!child_is_there(&s->processes[k].child))
+			return s->processes[k].page;
+	return NULL;
 }
 
 void roll_count_untaken(struct slot *s)
@@ -254,7 +269,8 @@ void roll_count_untaken(struct slot *s)
 	struct net_messages messages = STAILQ_HEAD_INITIALIZER(messages);
 	struct net_message *k;
 	uint64_t n = 0;
-	if (s->taking == -1)
+	struct stats_page *page = page_without_process(s);
+	if (s->taking == -1 || page == NULL)
 		return;
 	net_link_recover(s->taking, HANDOVER_BYTES_MAX, &messages);
 	while ((k = STAILQ_FIRST(&messages)) != NULL) {
@@ -263,18 +279,32 @@ void roll_count_untaken(struct slot *s)
 		if (k->len >= sizeof(*msg)) {
 			msg->name[sizeof(msg->name) - 1] = '\0';
 			if (msg->type == HANDOVER_CONNECTION)
-				count_connection(s, msg, k->fd);
+				count_connection(s->m, page, msg, k->fd);
 			else
-				count_records(s, msg->records);
+				count_records(s->m, page, msg->records);
 			n += msg->records;
 		}
 		net_message_free(k);
 	}
 	if (n > 0)
-		log_warn("%llu lines that worker %u had handed over are lost: nobody was there to take them over",
+		log_warn("%llu lines that worker %u had handed over are lost: nobody was there to take them over, or who "
+			 "was had no descriptors left",
 			 (unsigned long long)n, s->number);
-	stats_publish(s->now->page);
+	stats_publish(page);
 	close_end(&s->taking);
+}
+
+/* Who takes over lives and works, and still has not: it has no descriptors. Returns when to look again. */
+uint64_t roll_look(struct slot *s, uint64_t now_us)
+{
+	const struct worker_process *by = s->is_ending ? s->taker : s->now;
+	if (s->taking == -1 || s->next != NULL || by == NULL || !by->is_ready || by->is_leaving)
+		return UINT64_MAX;
+	if (now_us < s->take_by_us)
+		return s->take_by_us;
+	if (page_without_process(s) != NULL)
+		roll_count_untaken(s);
+	return UINT64_MAX;
 }
 
 bool slots_are_rolling(const struct master *m)

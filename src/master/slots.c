@@ -315,6 +315,7 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 	}
 	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++)
 		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
+	again_us = MIN(again_us, roll_look(s, now_us));
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
 		/* the one before may still wait for Kafka, or nothing is to be had: later */
 		s->told_at_us = roll_begin(s) == 0 ? 0 : now_us + SLOT_TOLD_US;
@@ -342,6 +343,7 @@ void slots_look(struct master *m)
 		master_stop(m, MASTER_EXIT_ERROR);
 		return;
 	}
+	roll_find_takers(m);
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	for (unsigned i = 0; i < m->n_slots; i++)
 		again_us = MIN(again_us, look(&m->slots[i], now_us));

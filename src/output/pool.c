@@ -140,6 +140,12 @@ static struct chunk *chunk_init(struct pool *p, uint32_t slab, uint32_t page, ui
 	return c;
 }
 
+void pool_set_spare(struct pool *p, uint32_t slabs)
+{
+	p->spare = slabs;
+	p->reserve = (p->n_slabs - slabs) / 8;
+}
+
 /* What came from a worker before us may be more than we may hold: those with little still get their part. */
 static bool may_take_slab(const struct pool *p, bool may_use_reserve)
 {

@@ -77,6 +77,9 @@ struct pool {
 int pool_init(struct pool *p, uint64_t bytes, struct err *err);
 void pool_fini(struct pool *p);
 
+/* So many of its slabs are only for use beyond the limit (is_unlimited). */
+void pool_set_spare(struct pool *p, uint32_t slabs);
+
 /* A large or small chunk, or NULL. may_use_reserve: for queues with so little that they must not starve because
  * others hold the rest. */
 struct chunk *pool_take(struct pool *p, bool large, bool may_use_reserve);

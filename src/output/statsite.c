@@ -358,7 +358,7 @@ static int statsite_open(struct output *out, struct err *err)
 	TAILQ_INIT(&st->finishing);
 	uint64_t spare_bytes = (uint64_t)POOL_SPARE_SLABS * POOL_SLAB_BYTES;
 	int r = pool_init(&st->pool, cf->memory_limit / MAX(out->n_slots, 1) + spare_bytes, err);
-	st->pool.spare = POOL_SPARE_SLABS;
+	pool_set_spare(&st->pool, POOL_SPARE_SLABS);
 	if (r < 0) {
 		statsite_free(st);
 		return r;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
 from conftest import BUILD, Millrace, Process, free_port, wait_for
+from faults import Sender, udp_drops, wait_settled
 
 
 
@@ -46,6 +47,35 @@ class Config:
         assert r.returncode == 1, r.stdout + r.stderr
         self.millrace.expected_errors.append("reload: ")
         return r.stderr.splitlines()
+
+
+class Load:
+    """UDP from 64 ports and TCP on 8 connections that stay open, both numbered, until stop()."""
+
+    def __init__(self, bench, sink, pps=2000):
+        self.bench, self.sink = bench, sink
+        common = ("--pps", pps, "--bytes", 300, "--time", "120s")
+        self.senders = [Sender(bench, "--sources", 64, *common),
+                        Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, *common)]
+        sink.wait_lines(1000)
+
+    def go_on(self, lines=1000):
+        """Until so many more lines have arrived."""
+        here = self.sink.report()["lines"]
+        self.sink.wait_lines(here + lines)
+
+    def ends_exactly(self, millrace):
+        sent = [s.stop() for s in self.senders]
+        lines = sum(s["lines"] for s in sent)
+        report = self.sink.wait_lines(lines, key="distinct")
+        counters = wait_settled(millrace)
+        assert (report["distinct"], report["malformed"], report["doubles"]) == (lines, 0, 0)
+        assert counters.sum("input", "received_lines") == lines
+        assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops(), udp_drops(millrace.pid)) == (0, 0, 0, 0)
+        assert counters.sum("input", "dropped_stream_bytes") == counters.sum("input", "dropped_shutdown_lines") == 0
+        assert counters.unbalanced() == []
+        millrace.check()
+        return counters
 
 
 class Upgraded(Millrace):

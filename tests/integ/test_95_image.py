@@ -46,7 +46,7 @@ class Container:
         config = bench.path / "config"
         config.mkdir()
         text = kinds["ConfigMap"]["data"]["millrace.yaml"]
-        (config / "millrace.yaml").write_text(re.sub(r'backends: \["[^"]*"\]', f'backends: ["127.0.0.1:{backend_port}"]', text))
+        (config / "millrace.yaml").write_text(re.sub(r'backends: \[[^]]*\]', f'backends: ["127.0.0.1:{backend_port}"]', text))
         self.write_config(pod, config)
         self.process = bench.run("runc", "--root", bench.path / "runc", "run", "--bundle", self.bundle, self.name)
         self.process.wait_line("millrace is serving")
@@ -109,8 +109,8 @@ def relay(bench, c, lines):
     r = subprocess.run(c.inside(BUILD / "millrace-replay", "-q", "--number", "--lines", lines, "--pps", 5000, "127.0.0.1:8125"),
                        capture_output=True, text=True, timeout=120)
     assert r.returncode == 0, r.stderr
-    assert sink.wait(60) == 0, sink.out
-    return json.loads(sink.out[-1])
+    wait_for(lambda: sink.p.poll() is not None, f"{lines} lines at the backend; the relay says:\n{c.ctl('status')}", 60)
+    assert sink.wait() == 0, sink.out
 
 
 @pytest.mark.parametrize("end", ["TERM", "preStop"])
