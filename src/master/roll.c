@@ -106,6 +106,7 @@ static void follow(struct slot *s)
 	struct worker_process *p = s->next;
 	s->next = NULL;
 	s->now = p;
+	s->told_at_us = 0; /* that one has gone */
 	registry_died(&s->m->registry, s->number, false); /* what only the one before read */
 	if (!child_is_there(&p->child)) {
 		restart_died(&s->restart, clock_us(), false); /* it has died meanwhile; what it did not take waits */
