@@ -133,28 +133,35 @@ static const char *find_pipe(const char *s, const char *end)
 /* Where the type's text ends, NULL when it is none of ours. */
 static inline const char *type_scan(const char *type, const char *end, bool *is_set)
 {
-	size_t len = end - type >= 2 && type[1] != '|' ? 2 : 1;
-	if (type == end || (end - type > (ptrdiff_t)len && type[len] != '|'))
+	size_t len = end - type >= 2 && type[1] != '|' && type[1] != ':' ? 2 : 1;
+	if (type == end || (end - type > (ptrdiff_t)len && type[len] != '|' && type[len] != ':'))
 		return NULL;
 	*is_set = len == 1 && *type == 's';
-	bool known = len == 1 ? *type == 'c' || *type == 'g' || *type == 's' || *type == 'h' || *type == 'd'
+	bool known = len == 1 ? *type == 'c' || *type == 'g' || *type == 's' || *type == 'h' || *type == 'd' ||
+				    *type == 'm' || *type == 'C'
 			      : memcmp(type, "ms", 2) == 0 || memcmp(type, "kv", 2) == 0;
 	return known ? type + len : NULL;
 }
 
-/* From the first '|' behind the type on. */
-static bool are_sections(const char *pipe, const char *end)
+/* What follows a type. Returns the ':' before the line's next value, `end`, or NULL: a rate is none. */
+static const char *sections_scan(const char *p, const char *end)
 {
-	while (pipe < end) {
-		const char *section = pipe + 1;
-		pipe = find_pipe(section, end);
-		if (section < pipe && *section == '@' && !is_rate(section + 1, pipe))
-			return false;
+	while (p < end && *p == '|') {
+		const char *section = p + 1;
+		if (section == end || *section != '@') {
+			p = find_pipe(section, end);
+			continue;
+		}
+		for (p = section + 1; p < end && *p != '|' && *p != ':';)
+			p++;
+		if (!is_rate(section + 1, p))
+			return NULL;
 	}
-	return true;
+	return p;
 }
 
-bool lines_statsd_is_valid(const char *value, const char *end)
+/* The value with its type and sections at `value`, as sections_scan. */
+static const char *metric_scan(const char *value, const char *end)
 {
 	/* Numbers are read up to what is none, without looking for the '|' first: sets and wrong lines are rare. */
 	bool is_set;
@@ -164,9 +171,77 @@ bool lines_statsd_is_valid(const char *value, const char *end)
 	bool numbers = p && p < end && *p == '|';
 	const char *pipe = numbers ? p : find_pipe(value, end);
 	if (pipe == end)
-		return false;
+		return NULL;
 	const char *type_end = type_scan(pipe + 1, end, &is_set);
-	return type_end && (is_set ? value < pipe : numbers) && are_sections(type_end, end);
+	if (!type_end || (is_set ? value == pipe : !numbers))
+		return NULL;
+	return sections_scan(type_end, end);
+}
+
+bool lines_statsd_is_valid(const char *value, const char *end)
+{
+	const char *p = metric_scan(value, end);
+	while (p && p < end)
+		p = metric_scan(p + 1, end);
+	return p != NULL;
+}
+
+/* -- events and service checks ------------------------------------------------------------------------------------ */
+
+/* The number at *s, of at most 8 digits, and `stop` behind it; *s is behind that afterwards. */
+static bool length_scan(const char **s, const char *end, char stop, size_t *length)
+{
+	const char *digits_end = skip_digits(*s, end);
+	if (digits_end == *s || digits_end - *s > 8 || digits_end == end || *digits_end != stop)
+		return false;
+	*length = 0;
+	for (; *s < digits_end; ++*s)
+		*length = *length * 10 + (size_t)(**s - '0');
+	++*s;
+	return true;
+}
+
+/* `p` is behind "_e{". */
+static bool is_event(const char *s, const char *p, const char *end, struct lines_key *key)
+{
+	size_t title, text;
+	if (!length_scan(&p, end, ',', &title) || !length_scan(&p, end, '}', &text) || p == end || *p++ != ':')
+		return false;
+	if (title == 0 || (size_t)(end - p) < title + 1 + text || p[title] != '|')
+		return false;
+	const char *text_end = p + title + 1 + text;
+	*key = (struct lines_key){(uint32_t)(p - s), (uint32_t)title};
+	return text_end == end || *text_end == '|';
+}
+
+/* `name` is behind "_sc|". */
+static bool is_check(const char *s, const char *name, const char *end, struct lines_key *key)
+{
+	const char *status = find_pipe(name, end) + 1;
+	if (status > end)
+		return false;
+	*key = (struct lines_key){(uint32_t)(name - s), (uint32_t)(status - 1 - name)};
+	for (const char *p = name; p < status - 1; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return false;
+	return status < end && *status >= '0' && *status <= '3' && (status + 1 == end || status[1] == '|');
+}
+
+enum lines_marked lines_find_marked(const char *s, size_t len, struct lines_key *key)
+{
+	const char *end = s + len;
+	bool may_be_event = len >= 3 && memcmp(s, "_e{", 3) == 0;
+	*key = (struct lines_key){0, 0};
+	if (!may_be_event && (len < 4 || memcmp(s, "_sc|", 4) != 0))
+		return LINES_NOT_MARKED;
+	if (may_be_event ? is_event(s, s + 3, end, key) : is_check(s, s + 4, end, key))
+		return LINES_MARKED_WHOLE;
+	const char *colon = memchr(s, ':', len);
+	if (may_be_event)
+		*key = (struct lines_key){0, colon ? (uint32_t)(colon - s) : 0};
+	else if (key->len == 0 && colon)
+		*key = (struct lines_key){0, (uint32_t)(colon - s)};
+	return LINES_MARKED_BROKEN;
 }
 
 static const char *skip_blanks(const char *s, const char *end)
