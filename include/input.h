@@ -25,6 +25,7 @@ struct endpoint;
 /* A stream connection on its way to another worker. */
 struct input_passed {
 	bool is_skipping; /* to the newline of a line that was too long */
+	uint64_t framing; /* below 2^63: framing_pack() of src/input */
 	uint32_t kept_bytes;
 	const char *kept; /* the begin of a line */
 };

@@ -31,7 +31,7 @@ bool link_pass(struct source *s, const struct input_passed *p)
 	c.head = (struct link_message){.type = LINK_CONNECTION,
 				       .slot = w->slot,
 				       .input = s->in->is_renamed ? s->in->renamed_to : s->in->index,
-				       .value = p->is_skipping};
+				       .value = p->framing << 1 | p->is_skipping};
 	BUG_ON(p->kept_bytes > sizeof c.kept);
 	memcpy(c.kept, p->kept, p->kept_bytes);
 	return net_send_fd(w->setup->link, &c, link_connection_bytes(p->kept_bytes), s->fd) == 0;
@@ -44,7 +44,8 @@ static void take(struct worker *w, const struct link_connection *c, size_t bytes
 	for (size_t i = 0; !in && i < w->n_inputs; i++)
 		if (w->inputs[i].is_renamed && w->inputs[i].renamed_to == c->head.input)
 			in = &w->inputs[i]; /* a sibling's, and both know the former name */
-	const struct input_passed p = {.is_skipping = c->head.value != 0,
+	const struct input_passed p = {.is_skipping = c->head.value & 1,
+				       .framing = c->head.value >> 1,
 				       .kept = c->kept,
 				       .kept_bytes = (uint32_t)(bytes - sizeof c->head)};
 	if (in && in->type->take && fd != -1)
