@@ -126,6 +126,20 @@ struct endpoint {
 	void *impl;	    /* of the type, or of the driver */
 };
 
+/* An invalid line, for people: the worker writes it, the master reads it. */
+enum { INVALID_KEPT = 16, INVALID_TEXT_BYTES = 160 };
+struct invalid_line {
+	uint64_t at_us;	     /* since 1970; 0: none */
+	uint32_t line_bytes; /* of which `text` has the first */
+	uint32_t reason;     /* enum lines_reason of src/input */
+	struct sockaddr_storage from; /* AF_UNSPEC: not known */
+	char text[INVALID_TEXT_BYTES];
+};
+struct invalid_lines {
+	uint64_t n; /* so many were written, the last INVALID_KEPT are there */
+	struct invalid_line lines[INVALID_KEPT];
+};
+
 /* What a worker has read and not yet published, for the master to count when the worker is killed. Shared memory:
  * messages[i].msg_len is written by the kernel itself, so there is no moment at which a datagram is read and not seen.
  * The lengths are zero before each read and after each publication. */
@@ -137,6 +151,7 @@ struct hand {
 	unsigned done;		/* messages before this one are published … */
 	size_t done_bytes;	/* … and so many bytes of it */
 	bool datagrams_counted; /* only lines are still to be counted */
+	struct invalid_lines invalid;
 	/* Of packets: messages[i].msg_len is the captured length, and iovecs[i] the payload to be cut, if any. They lie one
 	 * behind the other in the slab, or where the device put them. */
 	char slab[BATCH_ITEMS][BATCH_ITEM_BYTES + BATCH_SLACK]; /* the odd stride spreads the items over the cache's sets */
@@ -162,6 +177,8 @@ struct input {
 	struct hand *hand;	   /* of this slot */
 	unsigned slot;
 	struct batch batch;
+	double invalid_at;	/* ev_now() when an invalid line was last looked at, … */
+	unsigned n_invalid;	/* … and how many in the second from then on */
 	struct lines *lines;	/* cuts and judges lines; private to src/input */
 	struct source *reading; /* whose batch is in hand; NULL: none */
 	unsigned cut_item;	/* the next line begins in this item */
@@ -267,6 +284,12 @@ void input_endpoint_drops(struct input *in, struct endpoint *ep, struct stats_pa
 /* Master, when slot's tenant is dead: adds what it had read and not published to the slot's page. Returns records: lines,
  * and datagrams or packets where an output wants them whole. */
 uint64_t input_lost_at_death(struct input *in, unsigned slot, struct stats_page *page);
+
+/* Master: the invalid lines that slot's worker kept, in no order, into out[INVALID_KEPT]. Returns how many. What another
+ * process wrote: they may be anything. */
+size_t invalid_take(const struct input *in, unsigned slot, struct invalid_line *out);
+/* Sender, escaped text and reason. */
+void invalid_add(const struct invalid_line *l, struct text *t);
 
 /* The socket of `ep` that slot's tenant reads. */
 int input_slot_fd(const struct endpoint *ep, unsigned slot);

@@ -46,7 +46,8 @@ struct link_message {
 	uint64_t value;
 	char text[1024];
 };
-/* LINK_CONNECTION: value is odd while the rest of a too long line is skipped; value / 2 is the framing. As long as what was kept of a line. */
+/* LINK_CONNECTION: value is odd while the rest of a too long line is skipped; value / 2 is the framing. As long as what was
+ * kept of a line. */
 struct link_connection {
 	struct link_message head;
 	char kept[LINE_MAX_BYTES + 1];

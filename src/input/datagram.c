@@ -3,6 +3,7 @@
  * Datagram inputs: udp and unixgram. The master binds, each worker reads up to 64 datagrams a call into the slot's
  * hand. Cuts no lines and knows no outputs.
  */
+#include "invalid.h"
 #include "types.h"
 
 #include <errno.h>
@@ -133,13 +134,23 @@ static void drop_cut_line(struct input *in, struct item *item)
 	in->stats->dropped_truncated_lines++;
 }
 
+/* For outputs that want them, and while invalid lines come. */
+static void ask_for_senders(struct input *in)
+{
+	struct hand *h = in->hand;
+	bool wanted = in->wants_from || invalid_wants_from(in);
+	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
+		h->messages[i].msg_hdr.msg_name = wanted ? &h->from[i] : NULL;
+		h->messages[i].msg_hdr.msg_namelen = wanted ? sizeof(h->from[i]) : 0;
+	}
+}
+
 static unsigned datagram_read(struct source *s, struct batch *b)
 {
 	struct input *in = s->in;
 	struct hand *h = in->hand;
-	if (in->wants_from)
-		for (unsigned i = 0; i < BATCH_ITEMS; i++)
-			h->messages[i].msg_hdr.msg_namelen = sizeof h->from[i];
+	if (in->wants_from || UNLIKELY(in->invalid_at > 0))
+		ask_for_senders(in);
 	h->used = BATCH_ITEMS;
 	int n = recvmmsg(s->fd, h->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
 	if (n <= 0) {

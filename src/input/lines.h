@@ -75,4 +75,24 @@ enum lines_marked lines_find_marked(const char *s, size_t len, struct lines_key 
 bool lines_statsd_is_valid(const char *value, const char *end);
 bool lines_carbon_is_valid(const char *value, const char *end);
 
+/* Why a line is invalid. */
+enum lines_reason {
+	LINES_UNKNOWN,
+	LINES_NO_KEY,
+	LINES_CONTROL_BYTE,
+	LINES_NO_TYPE,
+	LINES_UNKNOWN_TYPE,
+	LINES_NO_NUMBER,
+	LINES_EMPTY_SET,
+	LINES_BAD_RATE,
+	LINES_BAD_EVENT,
+	LINES_BAD_CHECK,
+	LINES_BAD_CARBON,
+	LINES_REASONS
+};
+/* Of a line that was found to be invalid. */
+enum lines_reason lines_reason(enum lines_protocol protocol, bool validate, const char *s, size_t len);
+/* A clause, for any number. */
+const char *lines_reason_text(uint32_t reason);
+
 #endif

@@ -160,8 +160,8 @@ static const char *sections_scan(const char *p, const char *end)
 	return p;
 }
 
-/* The value with its type and sections at `value`, as sections_scan. */
-static const char *metric_scan(const char *value, const char *end)
+/* The value with its type and sections at `value`, as sections_scan; *why: what it lacks. */
+static inline const char *metric_scan(const char *value, const char *end, enum lines_reason *why)
 {
 	/* Numbers are read up to what is none, without looking for the '|' first: sets and wrong lines are rare. */
 	bool is_set;
@@ -170,19 +170,26 @@ static const char *metric_scan(const char *value, const char *end)
 		p = number_scan(p + 1, end);
 	bool numbers = p && p < end && *p == '|';
 	const char *pipe = numbers ? p : find_pipe(value, end);
+	*why = LINES_NO_TYPE;
 	if (pipe == end)
 		return NULL;
 	const char *type_end = type_scan(pipe + 1, end, &is_set);
-	if (!type_end || (is_set ? value == pipe : !numbers))
+	*why = LINES_UNKNOWN_TYPE;
+	if (!type_end)
 		return NULL;
+	*why = is_set ? LINES_EMPTY_SET : LINES_NO_NUMBER;
+	if (is_set ? value == pipe : !numbers)
+		return NULL;
+	*why = LINES_BAD_RATE;
 	return sections_scan(type_end, end);
 }
 
 bool lines_statsd_is_valid(const char *value, const char *end)
 {
-	const char *p = metric_scan(value, end);
+	enum lines_reason why;
+	const char *p = metric_scan(value, end, &why);
 	while (p && p < end)
-		p = metric_scan(p + 1, end);
+		p = metric_scan(p + 1, end, &why);
 	return p != NULL;
 }
 
@@ -265,4 +272,47 @@ bool lines_carbon_is_valid(const char *value, const char *end)
 	const char *time = skip_blanks(value_end, end), *time_end = skip_field(time, end);
 	return time > value_end && skip_blanks(time_end, end) == end && number_scan(value, value_end) == value_end &&
 	       number_scan(time, time_end) == time_end;
+}
+
+/* -- why a line is invalid ---------------------------------------------------------------------------------------- */
+
+static enum lines_reason metric_reason(const char *value, const char *end)
+{
+	enum lines_reason why;
+	const char *p = metric_scan(value, end, &why);
+	while (p && p < end)
+		p = metric_scan(p + 1, end, &why);
+	return why;
+}
+
+enum lines_reason lines_reason(enum lines_protocol protocol, bool validate, const char *s, size_t len)
+{
+	struct lines_key key;
+	bool is_carbon = protocol == LINES_CARBON;
+	if (!is_carbon && lines_find_marked(s, len, &key) != LINES_NOT_MARKED)
+		return s[1] == 'e' ? LINES_BAD_EVENT : LINES_BAD_CHECK;
+	const char *separator = memchr(s, is_carbon ? ' ' : ':', len);
+	if (!separator || separator == s)
+		return LINES_NO_KEY;
+	for (const char *p = s; validate && p < separator; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return LINES_CONTROL_BYTE;
+	return is_carbon ? LINES_BAD_CARBON : metric_reason(separator + 1, s + len);
+}
+
+const char *lines_reason_text(uint32_t reason)
+{
+	static const char *const texts[LINES_REASONS] = {
+	    [LINES_NO_KEY] = "there is no name with a separator behind it",
+	    [LINES_CONTROL_BYTE] = "its name holds a control byte",
+	    [LINES_NO_TYPE] = "a type is missing: no '|' behind a value",
+	    [LINES_UNKNOWN_TYPE] = "its type is not known",
+	    [LINES_NO_NUMBER] = "a value is no finite decimal number",
+	    [LINES_EMPTY_SET] = "the member of a set is empty",
+	    [LINES_BAD_RATE] = "a sample rate is not above 0 and at most 1",
+	    [LINES_BAD_EVENT] = "an event whose lengths are not those of its title and text, or without a title",
+	    [LINES_BAD_CHECK] = "a service check without a name, or whose status is not 0, 1, 2 or 3",
+	    [LINES_BAD_CARBON] = "value and time are not two finite decimal numbers",
+	};
+	return reason < LINES_REASONS && texts[reason] ? texts[reason] : "not known";
 }

@@ -9,9 +9,10 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_MAX = 16, LINE_BYTES = 256, SOCKET_MODE = 0660 };
+enum { CLIENTS_MAX = 16, LINE_BYTES = 256, INVALID_SHOWN = 32, SOCKET_MODE = 0660 };
 static const double client_seconds = 5;
 
 struct client {
@@ -107,6 +108,62 @@ static void ask_UPGRADE(struct master *m, const char *arg, struct answer *a)
 	a->is_later = a->client->is_waiting = true;
 	ev_timer_stop(m->loop, &a->client->timeout);
 	upgrade_begin(m, a->client);
+}
+
+/* The newest last. */
+struct shown_line {
+	struct invalid_line line;
+	const char *input;
+	unsigned slot;
+};
+
+static int by_time(const void *a, const void *b)
+{
+	uint64_t x = ((const struct shown_line *)a)->line.at_us, y = ((const struct shown_line *)b)->line.at_us;
+	return (x > y) - (x < y);
+}
+
+static size_t collect_invalid(struct master *m, struct shown_line *shown, size_t n)
+{
+	struct invalid_line lines[INVALID_KEPT];
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		for (unsigned slot = 0; slot < m->n_slots; slot++) {
+			size_t k = invalid_take(&m->inputs[i], slot, lines);
+			while (k > 0)
+				shown[n++] = (struct shown_line){lines[--k], m->inputs[i].cf->name, slot};
+			qsort(shown, n, sizeof(*shown), by_time);
+			if (n > INVALID_SHOWN) {
+				memmove(shown, shown + n - INVALID_SHOWN, INVALID_SHOWN * sizeof(*shown));
+				n = INVALID_SHOWN;
+			}
+		}
+	}
+	return n;
+}
+
+static void ask_INVALID(struct master *m, const char *arg, struct answer *a)
+{
+	(void)arg;
+	char when[64];
+	struct shown_line *shown = calloc(INVALID_SHOWN + INVALID_KEPT, sizeof(*shown));
+	if (!shown) {
+		text_add(&a->text, "error no memory");
+		return;
+	}
+	size_t n = collect_invalid(m, shown, 0);
+	text_add(&a->text, "ok");
+	if (n == 0)
+		text_add(&a->text, " no invalid line came yet");
+	for (size_t i = 0; i < n; i++) {
+		time_t seconds = (time_t)(shown[i].line.at_us / 1000000);
+		struct tm tm;
+		if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof(when), "%FT%TZ", &tm) == 0)
+			continue;
+		text_add(&a->text, "%c%s input \"%s\" worker %u ", i == 0 ? ' ' : '\t', when, shown[i].input,
+			 shown[i].slot);
+		invalid_add(&shown[i].line, &a->text);
+	}
+	free(shown);
 }
 
 static const struct {
