@@ -122,6 +122,7 @@ struct endpoint {
 	unsigned had_fds;
 	uint64_t receive_buffer_bytes;
 	int group;	    /* of a capture that is taken over: the group that its rings join; -1: a new one */
+	uint32_t mtu;	    /* of a capture: of the interface; 0: not known */
 	const void *driver; /* of a capture: struct capture_driver, private to src/input */
 	void *impl;	    /* of the type, or of the driver */
 };
@@ -180,6 +181,7 @@ struct input {
 	double invalid_at;	/* ev_now() when an invalid line was last looked at, … */
 	unsigned n_invalid;	/* … and how many in the second from then on */
 	struct lines *lines;	/* cuts and judges lines; private to src/input */
+	uint32_t mtu;		/* of the interface that the packets in hand are from; 0: not known */
 	struct source *reading; /* whose batch is in hand; NULL: none */
 	unsigned cut_item;	/* the next line begins in this item */
 	char *cut_at;		/* here; NULL: at its begin */

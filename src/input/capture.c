@@ -70,6 +70,7 @@ static int capture_bind(struct input *in, struct endpoint *ep, struct err *err)
 	if (!ep->driver)
 		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without driver %s.", in->cf->name,
 			       conf_word(in->cf->driver));
+	ep->mtu = net_interface_mtu(ep->name);
 	return driver(ep)->bind(in, ep, err);
 }
 
@@ -122,9 +123,11 @@ static int capture_adjust(struct input *in, struct endpoint *ep, struct err *err
 
 static void capture_renew(struct input *in, unsigned slot, struct stats_page *master_page)
 {
-	for (unsigned i = 0; i < in->n_endpoints; i++)
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		in->endpoints[i].mtu = net_interface_mtu(in->endpoints[i].name);
 		if (driver(&in->endpoints[i])->renew)
 			driver(&in->endpoints[i])->renew(in, &in->endpoints[i], slot, master_page);
+	}
 }
 
 static bool capture_is_stale(const struct input *in, unsigned slot)
@@ -205,10 +208,15 @@ static uint64_t *verdict_counter(struct stats_input *st, enum packet_verdict ver
 static void find_payloads(struct input *in, unsigned n)
 {
 	struct packet_view v;
+	const uint32_t mtu = in->mtu > 0 ? in->mtu : UINT32_MAX;
 	for (unsigned i = 0; i < n; i++) {
 		const struct item *item = &in->batch.items[i];
 		enum packet_verdict verdict =
 		    packet_decode(item->bytes, item->len, item->original_len, item->link_type, &v);
+		if (verdict == PACKET_PAYLOAD && UNLIKELY(item->original_len - v.l3_at > mtu)) {
+			in->stats->dropped_merged_packets++; /* where one datagram ends nobody knows any more */
+			continue;
+		}
 		++*verdict_counter(in->stats, verdict);
 		if (verdict == PACKET_PAYLOAD)
 			in->hand->iovecs[i] = (struct iovec){item->bytes + v.payload_at, v.payload_bytes};
@@ -238,6 +246,7 @@ static unsigned capture_read(struct source *s, struct batch *b)
 	h->used = BATCH_ITEMS;
 	cs->driver->read(cs, BATCH_ITEMS);
 	h->used = b->n_items = cs->n;
+	s->in->mtu = cs->ep->mtu;
 	if (cs->n)
 		capture_count(s->in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;

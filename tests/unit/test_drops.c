@@ -448,7 +448,7 @@ START_TEST(advice_worker)
 	    "worker lost 20.00 % since the start: workers ended unasked 1 time since the start: the log says");
 	input(0)->invalid_lines = 5;
 	sample(0);
-	assert_advice("invalid lost 50.00 % since the start: metrics: Lines that no backend would understand.");
+	assert_advice("invalid lost 50.00 % since the start: metrics: Lines that no backend would understand:");
 }
 END_TEST
 
