@@ -33,9 +33,9 @@ struct item {
 struct line {
 	const char *bytes;
 	uint32_t len;
-	uint32_t key_at; /* 0, but of DogStatsD's events and service checks */
 	uint32_t key_len;
 	uint32_t hash; /* hash_murmur3_32 of the key, seed HASH_STATSRELAY_SEED */
+	uint32_t key_at; /* 0, but of DogStatsD's events and service checks */
 };
 
 /* What every output of one input gets. Outputs of lines take `lines`, outputs of datagrams or packets take `items`.

@@ -25,8 +25,9 @@ struct framing {
  * are below 4 and 0, which no text is. */
 enum framing_mode framing_recognise(const char *s, size_t len);
 
-/* Makes lines of messages, in place: takes the lengths out, ends each message with a newline. Returns how many bytes there
- * are then: at most len + 1. Where something is no length, the mode is FRAMING_LINES afterwards, and what follows is text. */
+/* Makes lines of messages, in place: takes the lengths out, ends each message with a newline. Returns how many bytes
+ * there are then: at most len + 1. Where something is no length, the mode is FRAMING_LINES
+ * afterwards, and what follows is text. */
 size_t framing_unwrap(struct framing *f, char *text, size_t len);
 
 /* As one number, for the connection's way to another worker. */

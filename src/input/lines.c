@@ -170,8 +170,8 @@ static __attribute__((noinline)) enum verdict judge_rare(const char *s, size_t l
 		return VERDICT_NONE;
 	if (key.len == 0 || (form == LINES_MARKED_BROKEN && validate))
 		return VERDICT_INVALID;
-	*line = (struct line){s, (uint32_t)len, key.at, key.len,
-			      hash_murmur3_32(s + key.at, key.len, HASH_STATSRELAY_SEED)};
+	*line = (struct line){s, (uint32_t)len, key.len,
+			      hash_murmur3_32(s + key.at, key.len, HASH_STATSRELAY_SEED), key.at};
 	return VERDICT_VALID;
 }
 
@@ -211,8 +211,8 @@ static ALWAYS_INLINE size_t cut(struct lines *ls, char **at, const char *end, bo
 			if (LIKELY(valid) && validate)
 				valid = is_valid(protocol, line + key_len + 1, line + len);
 			if (LIKELY(valid)) {
-				out[n++] = (struct line){line, (uint32_t)len, 0, (uint32_t)key_len,
-							 hash_murmur3_32(line, key_len, HASH_STATSRELAY_SEED)};
+				out[n++] = (struct line){line, (uint32_t)len, (uint32_t)key_len,
+							 hash_murmur3_32(line, key_len, HASH_STATSRELAY_SEED), 0};
 				continue;
 			}
 			verdict = VERDICT_INVALID;
