@@ -15,6 +15,7 @@ struct capture_source {
 	struct source source; /* fd -1: the device has nothing to wait for, and is polled */
 	struct endpoint *ep;
 	void *impl; /* the row's */
+	uint32_t mtu; /* of the interface; 0: not known */
 	/* of the batch under way */
 	unsigned n;
 	char *at; /* the next packet goes here in the slab */
