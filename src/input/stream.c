@@ -2,8 +2,8 @@
  *
  * Stream inputs: tcp and unix. All workers accept from one listening socket. A read goes behind what the connection
  * kept of an unfinished line; whole lines are cut there, the rest is kept again. Messages behind their lengths become
- * lines on the way (framing.c). A line longer than LINE_MAX_BYTES is
- * skipped to its newline. A connection is never closed for what it sent.
+ * lines on the way (framing.c). A line longer than LINE_MAX_BYTES is skipped to its newline. A connection is never closed
+ * for what it sent.
  */
 #include "stream.h"
 
