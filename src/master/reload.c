@@ -163,9 +163,14 @@ static int check(void *arg, struct text *errors)
 	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
 	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
-	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
-		if (r->next.outputs[i].type->fill && !generation_shares(r->m, &r->next.outputs[i]))
-			r->next.outputs[i].type->fill(&r->next.outputs[i]);
+	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++) {
+		struct output *out = &r->next.outputs[i];
+		struct err err = {""};
+		if (out->type->fill && !generation_shares(r->m, out) && out->type->fill(out, &err) != 0) {
+			text_add(errors, "%s", err.text);
+			n++;
+		}
+	}
 	return n == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -254,7 +254,8 @@ static void on_exit_of_worker(struct child *c, int status)
 	lend_reader_gone(s);
 	if (!roll_exited(p)) {
 		registry_died(&m->registry, s->number, m->is_draining);
-		restart_died(&s->restart, clock_us(), is_fatal && !m->reload && !m->reload_failed);
+		/* where one has worked another one will: what this one could not get may be there later */
+		restart_died(&s->restart, clock_us(), is_fatal && !s->was_ready && !m->reload && !m->reload_failed);
 		if (is_fatal && !m->has_started && !m->is_draining)
 			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 	}
@@ -318,10 +319,12 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
 	again_us = MIN(again_us, roll_look(s, now_us));
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
-		s->told_at_us = 0;
-		log_info("worker %u was told to end: another one takes over", s->number);
-		s->now->was_told = true;
-		roll_begin(s);
+		/* the one before may still wait for Kafka, or nothing is to be had: later */
+		s->told_at_us = roll_begin(s) == 0 ? 0 : now_us + SLOT_TOLD_US;
+		if (s->told_at_us == 0) {
+			log_info("worker %u was told to end: another one takes over", s->number);
+			s->now->was_told = true;
+		}
 	}
 	if (s->told_at_us != 0)
 		told_us = s->told_at_us;

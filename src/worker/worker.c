@@ -20,11 +20,12 @@ static const uint64_t say_limit_us = 200000;
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
-static void close_others(const struct worker_setup *setup)
+static bool close_others(const struct worker_setup *setup)
 {
 	size_t n = 2 + setup->cf->n_outputs + registry_keep_room(setup->registry);
 	int *keep = calloc(n, sizeof *keep);
-	BUG_ON(!keep);
+	if (keep == NULL)
+		return false;
 	n = 0;
 	keep[n++] = setup->link;
 	if (setup->channel != -1)
@@ -34,6 +35,7 @@ static void close_others(const struct worker_setup *setup)
 		keep[n++] = setup->outputs[i].file;
 	proc_close_others(keep, n);
 	free(keep);
+	return true;
 }
 
 /* TERM to one worker: it makes place for the next, which goes on with the same sockets; to all processes at once: all
@@ -277,6 +279,8 @@ void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave
 	if (w->stage != WORKER_SERVING)
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
+	if (leave != INPUT_ALL_END)
+		handover_leave(w);
 	w->left_before = left_behind(w);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
@@ -363,7 +367,8 @@ void worker_run(const struct worker_setup *setup)
 	proc_set_title(who);
 	receive_child(setup->receive, setup->slot, setup->which);
 	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
-	close_others(setup);
+	if (!close_others(setup))
+		link_fatal(&w, "No memory.");
 	if (setup->cf->daemon)
 		proc_leave_terminal();
 	LIST_INIT(&w.takeovers);
