@@ -17,8 +17,6 @@ static _Noreturn void child(const struct try *t, try_function *f, void *arg, int
 {
 	struct text said = {0};
 	int keep[ARRAY_LEN(t->keep) + 1];
-	if (t->on_fork != NULL)
-		t->on_fork(arg);
 	memcpy(keep, t->keep, sizeof(t->keep));
 	keep[t->n_keep] = fd;
 	proc_close_others(keep, t->n_keep + 1);

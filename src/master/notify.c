@@ -75,7 +75,9 @@ void notify_ready(struct master *m)
 {
 	char text[100];
 	m->notified_ready = m->n_slots;
-	snprintf(text, sizeof text, "READY=1\nSTATUS=%u of %u workers serve.", m->n_slots, m->n_slots);
+	/* a daemon is not whom systemd has started */
+	snprintf(text, sizeof text, "READY=1\nMAINPID=%d\nSTATUS=%u of %u workers serve.", (int)getpid(), m->n_slots,
+		 m->n_slots);
 	tell(m, text);
 }
 

@@ -259,6 +259,7 @@ static void on_exit_of_worker(struct child *c, int status)
 			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 	}
 	slot_publish(s);
+	resume_look(m);
 	master_look(m);
 }
 

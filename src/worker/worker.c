@@ -280,6 +280,8 @@ void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave
 	if (w->stage != WORKER_SERVING)
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
+	if (leave != INPUT_ALL_END)
+		handover_leave(w);
 	w->left_before = left_behind(w);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
