@@ -20,6 +20,22 @@
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
 
+/* Lines, hashes and counter pages are read as the CPU stores them. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "millrace is made for little-endian CPUs");
+
+/* One turn of a loop that waits for another CPU. On arm64 `yield` does nothing where there are no sibling threads; `isb`
+ * takes about as long as x86's pause. */
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("isb" ::: "memory");
+#else
+	__asm__ volatile("" ::: "memory");
+#endif
+}
+
 #define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -158,13 +174,23 @@ static inline uint32_t hash_slot(uint32_t murmur)
 
 /* -- process --------------------------------------------------------------------------------------------------- */
 
-unsigned proc_cpus(void); /* CPUs that this process may run on, at least 1 */
+/* CPUs that this process may run on, at least 1: its CPU set, and a cgroup's CPU quota rounded up to whole CPUs. */
+unsigned proc_cpus(void);
+/* What the cgroups of this process allow: the least of its own and those above, versions 1 and 2; 0: no limit. `root` is
+ * put before the paths of /proc and of the mounts; "" but in tests. */
+struct cgroup_limits {
+	double cpus;
+	uint64_t memory_bytes;
+};
+void cgroup_limits(const char *root, struct cgroup_limits *limits);
 /* Closes every descriptor from 3 up except those in keep[n] (any order; -1 entries are skipped) and the log's file. */
 void proc_close_others(const int *keep, size_t n);
 /* First in main: where 0, 1 or 2 is closed, /dev/null is opened, or what we open next would get our output. */
 void proc_fill_standard(void);
 /* 0, 1 and 2 become /dev/null: a daemon and its children hold nobody's terminal or pipe. */
 void proc_leave_terminal(void);
+/* In a child: what the master had of signals is not ours. All are blocked, but a crash still kills. */
+void proc_child_signals(void);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 /* What a process has used, of /proc/PID/stat. 0, or -ESRCH when there is none; -EINVAL when the text is none. The CPU time
  * has the grain of the kernel's clock tick, 10 ms. */
@@ -207,6 +233,10 @@ int privileges_drop(const struct identity *id, enum privileges_role role, bool i
 #define CAPABILITY(cap) (UINT64_C(1) << (cap))
 /* The effective capabilities of this process. */
 uint64_t privileges_have(void);
+/* Who is not uid 0 loses its capabilities at an exec, unless they are ambient: makes them so. Returns which were before, for
+ * privileges_after_exec_failed. */
+uint64_t privileges_over_exec(void);
+void privileges_after_exec_failed(uint64_t ambient);
 /* Master, before it has threads and opens anything: keeps of what it has only these, in the bounding set too. 0, or
  * -errno with err. */
 int privileges_keep(uint64_t capabilities, struct err *err);

@@ -16,6 +16,7 @@ enum conf_words {
 };
 
 #define CONF_COALESCE_ADAPTIVE UINT64_MAX
+#define CONF_BYTES_AUTO UINT64_MAX /* only while a file is read: a tree has what it comes to */
 
 struct conf_list {
 	char **items;
@@ -33,6 +34,7 @@ struct conf_map {
 #define CONF_TYPE_BOOL bool
 #define CONF_TYPE_UINT uint64_t
 #define CONF_TYPE_BYTES uint64_t
+#define CONF_TYPE_AUTO_BYTES uint64_t
 #define CONF_TYPE_TIME uint64_t /* microseconds */
 #define CONF_TYPE_COALESCE uint64_t /* microseconds, or CONF_COALESCE_ADAPTIVE */
 #define CONF_TYPE_REAL double
@@ -192,7 +194,7 @@ bool conf_backend_is_same(const struct conf_backend *a, const struct conf_backen
 /* What a change asks for: the cheapest class that covers it. */
 enum conf_reload {
 	CONF_RELOAD_NONE,
-	CONF_RELOAD_LIVE,    /* workers take it on as they are */
+	CONF_RELOAD_AT_ONCE, /* the master alone has it */
 	CONF_RELOAD_RESPAWN, /* workers rolled one by one */
 	CONF_RELOAD_REBIND,  /* … and endpoints made or given up before and after */
 	CONF_RELOAD_RESTART, /* refused: only a restart does it */
@@ -240,6 +242,10 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);
+static inline enum log_level conf_log_level(const struct conf *cf)
+{
+	return (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+}
 /* Where to serve HTTP; port 0: any. *may_lack: nobody asked for it, so go on without when it is in use. 0, -ENOENT (off),
  * -EINVAL or -ENOMEM. */
 #define CONF_HTTP_AUTO "127.0.0.1:8126"

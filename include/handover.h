@@ -35,9 +35,9 @@ struct handover {
 	char name[HANDOVER_NAME_BYTES]; /* of the input or output */
 };
 
-/* Sends one message with at most one descriptor (-1: none; it stays the caller's). Waits while the channel is full, and while the user
- * has too many descriptors in flight (ETOOMANYREFS, man 7 unix: the socket stays writable, only time helps), at most until
- * deadline_us (clock_us). 0 or -errno. */
+/* Sends one message with at most one descriptor (-1: none; it stays the caller's). Waits while the channel is full, and
+ * while the user has too many descriptors in flight (ETOOMANYREFS, man 7 unix: the socket stays writable, only time
+ * helps), at most until deadline_us (clock_us). 0 or -errno. */
 int handover_send(int channel, const void *msg, size_t len, int fd, uint64_t deadline_us);
 
 #endif

@@ -17,6 +17,15 @@ enum {
 
 /* First in main: signals for a master that runs do not kill one that is about to. They wait until it obeys them. */
 void master_hold_signals(void);
+/* Whether this program was started only to see whether it would come up in place of the one that runs (an upgrade): then
+ * the configuration is read with rehearse_text, all is checked, and this returns the exit code. */
+bool master_is_rehearsal(void);
+int rehearse_text(const char *path, char **bytes, size_t *len); /* as conf_read_file */
+int master_rehearse(const struct conf *cf);
+/* Whether it was executed in place of another one: then the configuration is what was rehearsed. */
+bool master_resumes(void);
+int resume_text(const char *path, char **bytes, size_t *len);
+
 /* Runs until a signal or a command ends it. Returns the exit code; every error has been logged. The configuration is
  * taken; args, with which it is read again at a reload (NULL: it cannot be), and argv, with which a newer binary is started
  * at an upgrade, are borrowed. */

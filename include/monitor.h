@@ -18,6 +18,8 @@ enum monitor_message_type {
 	MONITOR_READY,    /* monitor: sampling, and serving when it has a socket */
 	MONITOR_NAME,     /* monitor: name a block of its page in the directory, whose one writer is the master */
 	MONITOR_LOG,      /* master: value is the enum log_level */
+	MONITOR_PAGE,     /* monitor: send the files of the counter pages from number `value` on;
+			     master: file number `value`, with its descriptor */
 	MONITOR_LOG_FILE, /* master: log lines go to the descriptor that comes with it, from now on */
 };
 struct monitor_message {

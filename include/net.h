@@ -13,13 +13,16 @@ struct ev_loop;
 struct net_address {
 	struct sockaddr_storage sa;
 	socklen_t len;
+	bool v6_only; /* to listen on [::] without IPv4, which has a socket of its own */
 };
 
 /* Numeric addresses only, never asks a server: "" (all addresses, IPv6 and IPv4), "10.0.0.1", "::1". 0 or -EINVAL. */
 int net_address_parse(struct net_address *a, const char *host, uint16_t port);
 /* An address to listen on: as above, or a name that this machine knows ("localhost"), asked of the system's resolver,
- * which may wait: master, at the start only. 0, or -errno with err, in which `what` ("udp") and the address stand. */
-int net_address_listen(struct net_address *a, const char *what, const char *host, uint16_t port, struct err *err);
+ * which may wait: master, at the start and at a reload. All addresses of the name, at most `max`: returns how many, or
+ * -errno with err, in which `what` ("udp") and the address stand. */
+int net_addresses_listen(struct net_address *a, unsigned max, const char *what, const char *host, uint16_t port,
+			 struct err *err);
 /* "10.0.0.1:8125", "[::1]:8125", a path. buf of 128 bytes. Returns buf. */
 char *net_address_format(const struct sockaddr_storage *sa, char *buf, size_t size);
 
@@ -29,6 +32,8 @@ char *net_address_format(const struct sockaddr_storage *sa, char *buf, size_t si
  * and take half of its traffic, so a shared address gets the option after it; further sockets join the first. */
 int net_udp_bind(const struct net_address *a, bool is_shared, struct err *err);
 int net_udp_join(const struct net_address *a, struct err *err);
+/* … bound and not listened on. */
+int net_tcp_bind(const struct net_address *a, struct err *err);
 int net_tcp_listen(const struct net_address *a, struct err *err);
 /* A stale socket file (nobody answers) is replaced; one that is in use is an error. `type`: SOCK_STREAM or SOCK_DGRAM. */
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err);

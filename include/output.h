@@ -12,6 +12,7 @@
 #include <base.h>
 #include <batch.h>
 #include <conf.h>
+#include <handover.h>
 #include <stats.h>
 
 struct ev_loop;
@@ -46,19 +47,15 @@ struct output_type {
 	void (*drain)(struct output *out);
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
-	/* Worker: from now on `cf` is in effect, which differs only in what is LIVE; out->cf is still the old one and is
-	 * set by the caller. `shared` is a new out->shared, from the descriptor that the master sent, or NULL: it is the
-	 * same. What has not changed keeps connections and queues. 0 or -errno: the worker then leaves. */
-	int (*reload)(struct output *out, const struct conf_output *cf, void *shared);
-	/* Worker that leaves, when peers take nothing: what is held goes into a memfd, and so does what is still sent.
-	 * Called once; pending() is then what is in hand, and out->passed_records what is in the memfd. -1: it cannot
-	 * be. NULL: it stays with us. */
-	int (*pass)(struct output *out);
-	/* Worker: takes what such a memfd holds; the caller closes it. Of `records` those that it cannot take are counted
-	 * as dropped. */
-	void (*take)(struct output *out, int fd, uint64_t records);
-	/* Worker: the object of a descriptor that the master sent. NULL: no such thing. */
-	void *(*shared_open)(int fd);
+	/* Worker that leaves, its successor is ready and waits: sends what it holds over the channel. Blocks for as long as
+	 * the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was sent is no
+	 * longer pending(). */
+	void (*hand_over)(struct output *out, int channel, uint64_t deadline_us);
+	/* Worker: takes over one message of this output. Takes fd (-1: none). Whatever it cannot place is counted. */
+	void (*take_over)(struct output *out, const struct handover *msg, size_t len, int fd);
+	/* Worker: nothing more is taken over: what did not come is opened now. Only called when out->awaits was set before
+	 * open. */
+	void (*go)(struct output *out);
 	/* Worker: out->file is another one. NULL: it has none. */
 	void (*reopen)(struct output *out);
 	/* Worker: gives up what is left and counts it by its state (dropped_shutdown, unconfirmed), one log line for
@@ -75,10 +72,10 @@ struct output {
 	enum conf_words overflow; /* CONF_OVERFLOW_BLOCK, …_DROP_NEWEST, …_DROP_OLDEST; never AUTO */
 	enum output_wants wants;
 	bool wants_from; /* the sender of each item */
+	bool is_statsd, is_carbon; /* of lines: there is an input of it */
 	void *shared;    /* of prepare */
 	int file;        /* that it appends to (statistics_file), opened by the master for its unprivileged workers; -1 */
 	int shared_fd; /* the master's; -1: none */
-	uint64_t passed_records; /* worker: what went into the memfd of pass */
 	bool ends;         /* worker: its successor has no such output */
 	uint64_t leave_us; /* a backend that was removed is given up when it took nothing for so long */
 
@@ -92,6 +89,8 @@ struct output {
 	/* The output's own peers changed: "10.0.0.1:9092,[::1]:9092", numeric. From the loop. NULL: nobody asks. */
 	void (*on_peers)(struct output *out, const char *peers);
 	bool dense;
+	bool awaits;	/* a predecessor hands over: open connects nothing before go */
+	bool takes_all; /* we leave: send takes everything, whatever the limits, since hand_over comes next */
 
 	void *impl; /* of open */
 };
@@ -131,10 +130,11 @@ struct shards {
 struct shards *shards_make(const struct conf_output *cf, const uint32_t *blocks, int *fd);
 /* Takes about 1 ms a backend for rendezvous. False when memory is short. */
 bool shards_fill(struct shards *s, const struct conf_output *cf);
-/* Read only, from such a descriptor. NULL: it is not one. */
-struct shards *shards_open(int fd);
 /* Made and filled, without a descriptor. NULL when memory is short. */
 struct shards *shards_new(const struct conf_output *cf);
+/* As it lies in memory; and a map that another process has filled in the same way. False: it is of another shape. */
+size_t shards_size(const struct shards *s);
+bool shards_fill_from(struct shards *s, const void *bytes, size_t len);
 void shards_free(struct shards *s);
 static inline uint32_t *shards_blocks(struct shards *s)
 {

@@ -2,16 +2,21 @@
  *
  * stats: counter pages in shared memory, and everything that is computed from them.
  *
- *   memfd:  head | field table | directory | page 0 … page N-1 (slots) | page of the master | page of the monitor
- *   page:   sequence | published blocks | draft blocks          a block: the counters of one input, output, backend …
+ *   files:  head | field table | directory | page of the master
+ *           page of the monitor
+ *           page 0 of slot 0;  page 1 of slot 0;  page 0 of slot 1 …
+ *   page:   sequence | published blocks | draft blocks     a block: the counters of one input, output, backend …
  *
- * A page has exactly one writer: the slot's tenant, and while the slot has none, the master. The writer changes the
+ * Each page but the master's is a file of its own (memfd), and a process maps but one of them writable. A slot
+ * has two, which its processes use in turn: who leaves counts in its own to its end while its successor counts
+ * in the other. A slot's counters are the sums over both.
+ * A page has exactly one writer: a worker, and when that is dead, the master. The writer changes the
  * draft as it works; stats_publish copies the blocks that were touched to the published half, under a sequence number
  * that is odd meanwhile. So a reader always sees whole batches, and when a writer is killed the published half is a
  * balanced account: it either has the last publication or (killed in the middle) gets it from the draft, which does
  * not change during one. A page is not cleared when a worker restarts: totals never go back.
- * The file is sparse: untouched blocks cost nothing. It names its own fields and offsets, so that a reader of another
- * version can read it.
+ * The files are sparse: untouched blocks cost nothing. They name their own fields and offsets, so that a reader
+ * of another version can read them.
  */
 #ifndef STATS_H
 #define STATS_H
@@ -38,7 +43,7 @@ enum stats_scope {
 	STATS_SCOPES,
 };
 
-enum stats_kind { STATS_KIND_COUNTER, STATS_KIND_GAUGE, STATS_KIND_LOSS, STATS_KIND_HINT };
+enum stats_kind { STATS_KIND_COUNTER, STATS_KIND_GAUGE, STATS_KIND_LOSS, STATS_KIND_HINT, STATS_KIND_STATE };
 
 enum stats_ledger {
 	STATS_LEDGER_NONE,
@@ -54,10 +59,12 @@ enum stats_ledger {
 	STATS_LEDGER_PACKETS_OUT,
 	STATS_LEDGER_PAYLOADS_IN,
 	STATS_LEDGER_PAYLOADS_OUT,
+	STATS_LEDGER_BETWEEN, /* in an equation between rows */
 };
 
 enum {
 	STATS_SLOTS_MAX = 256,
+	STATS_SLOT_PAGES = 2, /* used in turn: a worker that leaves counts on while its successor counts already */
 	STATS_INPUTS_MAX = 64,
 	STATS_OUTPUTS_MAX = 64,
 	STATS_BACKENDS_MAX = 10064,  /* of all outputs together: 10,000 remotes, and one for each kafka output */
@@ -225,17 +232,25 @@ struct stats_page; /* one page, as its writer sees it; with the list of touched 
 
 /* -- making and writing ------------------------------------------------------------------------------------------ */
 
-/* Master, before fork: pages for `slots` slots, the master and the monitor, and room in the (sparse) file for at least as
- * many slots as `room`. NULL and err when memory is short. */
+/* Master, before fork: pages for `slots` slots, the master and the monitor, and room in the directory for at least as many
+ * slots as `room`. NULL and err when memory is short. */
 struct stats *stats_new(unsigned slots, unsigned room, struct err *err);
 /* Master: one more slot, when there is room for it: stats_room says for how many together. 0, or -errno with err. */
 int stats_add_slot(struct stats *st, struct err *err);
 unsigned stats_room(const struct stats *st);
 void stats_free(struct stats *st); /* unmaps; NULL is fine */
 
-/* A descriptor of the same memory opened for reading only, for a reader of another process; the caller closes it.
- * Close-on-exec. -errno with err. */
-int stats_reader_fd(const struct stats *st, struct err *err);
+/* A child of the master, right after fork and before it closes descriptors: all but its own page is mapped for reading
+ * only from now on, and all descriptors of the pages are closed. stats_child_none: it has no page. 0, or -errno with err,
+ * and it must end. */
+int stats_child_worker(struct stats *st, unsigned slot, unsigned which, struct err *err);
+int stats_child_monitor(struct stats *st, struct err *err);
+int stats_child_none(struct stats *st, struct err *err);
+
+/* Master: how many files there are, and the descriptor of one, opened for reading only, for a reader of another process:
+ * the main one, the monitor's, each slot's in order. Borrowed; close-on-exec. -1: there is no such file. */
+unsigned stats_files(const struct stats *st);
+int stats_reader_fd(const struct stats *st, unsigned file);
 
 /* Master: names for people. `parent`: of what is below an output that output, of an ENDPOINT or DEVICE its input, else
  * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
@@ -255,8 +270,8 @@ void stats_retire(struct stats *st, enum stats_scope scope, unsigned index);
 unsigned stats_entries_max(const struct stats *st, enum stats_scope scope);
 bool stats_scope_is_monitors(unsigned scope);
 
-/* The page of slot 0..slots-1; the master's; the monitor's. Owned by `st`. One writer at a time. */
-struct stats_page *stats_slot_page(struct stats *st, unsigned slot);
+/* The pages of slot 0..slots-1, `which` 0 or 1; the master's; the monitor's. Owned by `st`. One writer at a time. */
+struct stats_page *stats_slot_page(struct stats *st, unsigned slot, unsigned which);
 struct stats_page *stats_master_page(struct stats *st);
 struct stats_page *stats_monitor_page(struct stats *st);
 
@@ -283,9 +298,27 @@ unsigned stats_page_used(const struct stats_page *p, enum stats_scope scope);
 /* Makes all touched blocks visible at once. */
 void stats_publish(struct stats_page *p);
 
-/* Master, after the tenant is dead: finishes a publication that was cut off, then makes the draft equal to what is
- * published. The master may write the page until it forks the next tenant. */
-void stats_adopt(struct stats_page *p);
+/* Master, when the writer is dead: finishes a publication that was cut off, then makes the draft equal to what is
+ * published, whatever stands there. The master may write the page until it forks the next writer. False: something there
+ * was not possible, and was mended. */
+bool stats_adopt(struct stats_page *p);
+/* Master, after that: what is of the present only, and in no equation, is 0. Publishes. */
+void stats_vacate(struct stats_page *p);
+
+/* What can be believed of the slots' pages, which workers write, and workers may be anybody's. The master looks at each
+ * once a second and keeps the numbers when they can be: the ledger balances, no counter went down, none grew faster than a
+ * machine can count. NULL: no memory. */
+struct stats_belief;
+struct stats_copy;
+struct stats_belief *stats_belief_new(struct stats *st, struct stats_copy *copy); /* copy: borrowed, for its use */
+void stats_belief_free(struct stats_belief *b); /* NULL is fine */
+void stats_belief_look(struct stats_belief *b, uint64_t now_us);
+/* Instead of stats_adopt. False: the numbers cannot be; the page has those of the last look at which they could, *age_us
+ * ago, and `why` says what is wrong. */
+bool stats_belief_adopt(struct stats_belief *b, unsigned slot, unsigned which, uint64_t now_us, uint64_t *age_us,
+			struct text *why);
+/* The page of a dead worker has changed under the hands of the master: these numbers are believed. */
+void stats_belief_note(struct stats_belief *b, unsigned slot, unsigned which, uint64_t now_us);
 
 /* Master: the totals of another file, all its slots together, become those of this page, which nobody else writes, by the
  * names of things and counters; what was imported before is replaced. Not published. Who feeds whom is not in it. */
@@ -297,9 +330,12 @@ void stats_import_endpoints(struct stats *st, const struct stats_copy *from);
 
 /* -- reading: any process, before or after fork -------------------------------------------------------------------- */
 
-/* Maps a descriptor from stats_reader_fd, read only; the caller may close fd. Nothing in the file is trusted. NULL with
- * err: not such a file. */
-struct stats *stats_open(int fd, struct err *err);
+/* Maps n descriptors of stats_reader_fd, in order, read only; the caller may close them. At least those of the main file
+ * and the monitor. Nothing in the files is trusted. NULL with err: they are not such files. */
+struct stats *stats_open(const int *fds, size_t n, struct err *err);
+/* A reader, or a child of the master: the next file, of a slot that was added since (stats_copy_lacks_pages). 0, or -errno
+ * with err. */
+int stats_open_next(struct stats *st, int fd, struct err *err);
 
 /* One counter's description, from the mapped file itself. */
 struct stats_field {
@@ -323,8 +359,8 @@ enum stats_used {
 	STATS_USED,
 	STATS_RETIRED, /* removed by a reload: its totals stay */
 };
-/* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. With stats_open: as they were
- * then; stats_copy_entries follows changes. */
+/* How many entries a scope has, and one of them. WORKER and SLOT entries are the slots. Of a reader and a child:
+ * as they were at its begin; stats_copy_entries follows changes. */
 unsigned stats_entries(const struct stats *st, enum stats_scope scope);
 const struct stats_entry *stats_entry(const struct stats *st, enum stats_scope scope, unsigned index);
 
@@ -340,19 +376,23 @@ void stats_copy_free(struct stats_copy *c);
  * writer died in the middle, and the master did not adopt it yet). */
 int stats_copy_take(struct stats_copy *c, struct err *err);
 const struct stats *stats_copy_of(const struct stats_copy *c);
-unsigned stats_copy_slots(const struct stats_copy *c);
+unsigned stats_copy_slots(const struct stats_copy *c); /* whose pages we have */
+/* There are slots whose pages we do not have: ask for the files from stats_files(st) on, and give them to
+ * stats_open_next. */
+bool stats_copy_lacks_pages(const struct stats_copy *c);
 /* The directory as it was at the copy. A block that was used and never named is listed too: "#3", used = 0. */
 unsigned stats_copy_entries(const struct stats_copy *c, enum stats_scope scope);
 const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stats_scope scope, unsigned index);
 bool stats_copy_is_retired(const struct stats_copy *c, enum stats_scope scope, unsigned index);
-/* A counter of one slot, or summed over all slots with slot = STATS_ALL. Scopes of the master's and the monitor's page:
- * slot is ignored. WORKER: index is ignored. `field` is an index in the block. What is out of range is 0. */
+/* A counter of one slot, of both its pages together, or summed over all slots with slot = STATS_ALL. Scopes of the
+ * master's and the monitor's page: slot is ignored. WORKER: index is ignored. `field` is an index in the
+ * block. What is out of range is 0. */
 enum { STATS_ALL = -1 };
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field);
 /* The same by name; 0 when the file has no such counter. */
 uint64_t stats_named(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, const char *name);
-/* The whole block of one slot as its struct; for readers of this very version. NULL: out of range, or not this one. */
-const void *stats_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index);
+/* The whole block likewise, into its struct; for readers of this very version. False: it is another one. */
+bool stats_sum(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, void *block);
 
 /* -- what is computed from a copy: pure, and goes by the names in the file ----------------------------------------- */
 
@@ -406,7 +446,7 @@ void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_t
 void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals);
 void stats_totals_backends(const struct stats_copy *c, struct stats_totals *totals, unsigned n);
 void stats_totals_add(struct stats_totals *to, const struct stats_totals *more);
-/* Changes whenever the slot's page was published: what was computed from it may be kept until then. */
+/* Changes whenever a page of the slot was published: what was computed from it may be kept until then. */
 uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
 
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */

@@ -8,54 +8,46 @@
 #define WORKER_H
 
 #include <base.h>
+#include <handover.h>
 #include <input.h>
 #include <output.h>
 
-/* One message of the link, a SOCK_SEQPACKET pair, in either direction. */
+/* One message of the link, a SOCK_SEQPACKET pair, in either direction. Things are called by their names: after an upgrade
+ * in place a worker talks to a master of another build. Later versions keep these types and only add to them. */
+enum { LINK_VERSION = 1 };
 enum link_type {
-	LINK_READY,   /* worker: serving */
-	LINK_FATAL,   /* worker: cannot start; text says why. It leaves with WORKER_EXIT_FATAL */
-	LINK_DRAIN,   /* master: read what is there, deliver, leave; value: microseconds until the deadline */
-	LINK_ADOPT,   /* master: read this descriptor of input `input` for the vacant slot `slot`, too */
-	LINK_RELEASE, /* master: `slot` has a tenant again */
-	LINK_LOG,     /* master: value is the enum log_level */
-	LINK_REOPEN,  /* master: append to this descriptor from now on; `input` is the output's index, or LINK_FILE_LOG */
-	LINK_DONE,    /* worker: all of the finite input `input` is delivered, or given up and counted */
-	LINK_PEERS,   /* worker: text is who our own outputs talk to: "10.0.0.1:9092,…" */
+	LINK_READY,  /* worker: it serves, or waits for what its predecessor hands over */
+	LINK_FATAL,  /* worker: cannot start; text says why. It leaves with WORKER_EXIT_FATAL */
+	LINK_DRAIN,  /* master: read what is there, deliver, leave; value: microseconds until the deadline */
+	LINK_LEND,   /* master: with a descriptor: read it, too, of input `name`, for the vacant slot `slot`; without: no more */
+	LINK_LOG,    /* master: value is the enum log_level */
+	LINK_REOPEN, /* master: append to this descriptor from now on: output `name`, or "" for the log */
+	LINK_DONE,   /* worker: all of the finite input `name` is delivered, or given up and counted */
+	LINK_PEERS,  /* worker: text is who our own outputs talk to: "10.0.0.1:9092,…" */
 
-	/* a reload (docs/design.md): */
-	LINK_SHARED,	 /* master: the descriptor of the new out->shared of output number `input`, before LINK_RELOAD */
-	LINK_RELOAD,	 /* master: the descriptor holds the bytes of a configuration, new only in what is LIVE */
-	LINK_APPLIED,	 /* worker: it is in effect; value as in LINK_RELOAD */
-	LINK_END,	 /* master: after you, nobody reads endpoint `value` of `input`; LINK_WHOLE: it is gone */
-	LINK_OUTPUT_ENDS, /* master: your successor has no output `input`: deliver what it holds, or give it up */
-	LINK_RENAMED,	 /* master: after you, its connections are those of input `value` */
-	LINK_LEAVE,	 /* master: make place for a successor, or (text "ends") nobody; value as in LINK_DRAIN */
-	LINK_TERM,	 /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */
-	LINK_LEFT,	 /* worker: it reads nothing more, and has handed over its connections */
-	LINK_LINES,	 /* either: a memfd with `value` records of output `input`, which its worker held and says last */
-	LINK_GO,	 /* master: read, now; to a worker that holds */
-	LINK_CONNECTION, /* either: struct link_connection with its descriptor: a connection for the input */
+	/* a handover (docs/design.md): */
+	LINK_GONE,  /* master: what nobody goes on with after you; value: enum link_gone */
+	LINK_LEAVE, /* master: hand over on the channel that comes with it, then leave; value as in LINK_DRAIN; slot: whose
+		     * worker takes over: another one's when yours ends */
+	LINK_TAKE,  /* master, to a worker that serves: take over from this channel, too */
+	LINK_TAKEN, /* worker: all that came over a channel is taken over; `slot` is whose it was */
+	LINK_LEFT,  /* worker: it reads nothing more, and has handed over; value: records that it still waits for */
+	LINK_TERM,  /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */
 };
-enum { LINK_FILE_LOG = 0xffff };
-#define LINK_WHOLE UINT64_MAX
+enum link_gone {
+	LINK_GONE_INPUT,    /* `name`: its connections are read and closed */
+	LINK_GONE_ENDPOINT, /* text, an address of input `name`: what waits there is read */
+	LINK_GONE_OUTPUT,   /* `name`: what it holds is delivered by you, or given up */
+	LINK_GONE_NAME,	    /* input `name` goes on as input text */
+};
 struct link_message {
-	uint32_t type;
+	uint32_t version, type;
 	uint32_t slot;
-	uint32_t input; /* its index in stats, which is the same in old and new configurations */
+	uint32_t reserved;
 	uint64_t value;
+	char name[HANDOVER_NAME_BYTES];
 	char text[1024];
 };
-/* LINK_CONNECTION: value is odd while the rest of a too long line is skipped; value / 2 is the framing. As long as what was
- * kept of a line. */
-struct link_connection {
-	struct link_message head;
-	char kept[LINE_MAX_BYTES + 1];
-};
-static inline size_t link_connection_bytes(size_t kept_bytes)
-{
-	return sizeof(struct link_message) + kept_bytes;
-}
 
 /* How a worker leaves. Anything else is a death. */
 enum {
@@ -67,12 +59,14 @@ enum {
 /* What a worker needs of the master. All is made before fork. */
 struct worker_setup {
 	const struct conf *cf;
-	const struct conf_args *args; /* with which the bytes of a reload are read */
 	unsigned slot, n_slots;
+	unsigned which; /* of the slot's two pages and receive batches is ours */
 	struct stats *stats;
+	struct registry *registry;
+	struct receive *receive;
 	struct input *inputs;	/* [cf->n_inputs] */
 	struct output *outputs; /* [cf->n_outputs] */
-	bool holds;		/* say READY, but read nothing before LINK_GO */
+	int channel; /* what a predecessor hands over comes here: read nothing before its end; -1: there is none */
 	int link;		/* our end */
 	const struct identity *identity; /* whom it becomes */
 };

@@ -28,11 +28,25 @@ static int print_help(void)
 	return 0;
 }
 
+/* Of an upgrade: the very text that is, or was, rehearsed. */
+static struct conf *load_for_upgrade(const struct conf_args *args, struct conf_errors *errors)
+{
+	char *bytes = NULL;
+	size_t len = 0;
+	int r = master_resumes() ? resume_text(args->path, &bytes, &len) : rehearse_text(args->path, &bytes, &len);
+	if (r != 0)
+		text_add(&errors->text, "%s: cannot be read: %s\n", args->path, strerror(-r));
+	struct conf *cf = r == 0 ? conf_load_bytes(args->path, bytes, len, args, errors) : NULL;
+	free(bytes);
+	return cf;
+}
+
 static struct conf *load(const struct conf_args *args)
 {
 	struct conf_errors errors;
 	memset(&errors, 0, sizeof errors);
-	struct conf *cf = conf_load(args, &errors);
+	bool is_upgrade = args->path && (master_is_rehearsal() || master_resumes());
+	struct conf *cf = is_upgrade ? load_for_upgrade(args, &errors) : conf_load(args, &errors);
 	if (!cf)
 		fputs(errors.text.s ? errors.text.s : "millrace: out of memory\n", stderr);
 	text_free(&errors.text);
@@ -60,7 +74,7 @@ static bool check_all(const struct conf *cf)
 /* Before it is known how the start goes, errors are for who started us, too. */
 static int open_log(const struct conf *cf, struct err *err)
 {
-	enum log_level level = (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);
+	enum log_level level = conf_log_level(cf);
 	enum log_target target = LOG_TARGET_STDERR;
 	int r = 0;
 	if (cf->syslog || strcmp(cf->log, "syslog") == 0)
@@ -81,12 +95,15 @@ static int open_log(const struct conf *cf, struct err *err)
 static int run(struct conf **cf, const struct conf_args *args, char **argv)
 {
 	struct err err = {""};
+	if (master_is_rehearsal())
+		return check_all(*cf) ? master_rehearse(*cf) : MASTER_EXIT_ERROR;
 	warn(*cf);
 	if (open_log(*cf, &err) != 0) {
 		fprintf(stderr, "millrace: %s\n", err.text);
 		return MASTER_EXIT_ERROR;
 	}
-	return check_all(*cf) ? master_run(cf, args, argv) : MASTER_EXIT_ERROR;
+	bool is_good = master_resumes() || check_all(*cf); /* the rehearsal has checked it */
+	return is_good ? master_run(cf, args, argv) : MASTER_EXIT_ERROR;
 }
 
 /* args: NULL when the configuration was not made of them. */

@@ -30,7 +30,7 @@ int ctl_ask(const char *socket_path, const char *line, char *answer, size_t size
 int ctl_attach(struct ctl *ctl);
 void ctl_detach(struct ctl *ctl);
 /* Takes a copy, patiently: a worker may have died a moment ago. CTL_OK or the exit code after it said why. */
-int ctl_take(struct stats_copy *c);
+int ctl_take(struct ctl *ctl, struct stats_copy *c);
 int ctl_usage(const char *fmt, ...) PRINTF_LIKE(1, 2); /* says so, returns CTL_NOT_ASKED */
 /* Writes and frees the text; CTL_OK, or CTL_NOT_ASKED when memory or standard output failed. */
 int ctl_print(struct text *t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * ctl_control: the control socket as millracectl uses it: one line there, one line back, perhaps with the descriptor of
+ * ctl_control: the control socket as millracectl uses it: one line there, one line back, perhaps with a descriptor of
  * the counter pages. Never keeps the master waiting, and waits 10 s for it at most.
  */
 #include "ctl.h"
@@ -114,20 +114,42 @@ static int pages_ask(struct ctl *ctl, int *fd, struct err *err)
 		       ctl->socket, shown);
 }
 
+/* The files of the counter pages from number `file` on, as many as there are. Returns how many came. */
+static size_t more_ask(const struct ctl *ctl, unsigned file, int *fds, size_t n_max)
+{
+	char line[32], answer[512], version[64];
+	struct err err;
+	size_t n = 0;
+	long long pid;
+	for (int fd = -1; n < n_max; n++) {
+		snprintf(line, sizeof(line), "page %u", file + (unsigned)n);
+		if (ctl_ask(ctl->socket, line, answer, sizeof(answer), &fd, &err) != 0 || fd == -1)
+			break;
+		fds[n] = fd;
+		if (sscanf(answer, "ok %63s %lld", version, &pid) == 2 && pid == ctl->pid)
+			continue;
+		close(fd); /* another millrace has taken its place meanwhile */
+		break;
+	}
+	return n;
+}
+
 int ctl_attach(struct ctl *ctl)
 {
+	static int fds[STATS_SLOTS_MAX * STATS_SLOT_PAGES + 2];
 	struct err err;
-	int fd;
-	if (pages_ask(ctl, &fd, &err) != 0)
+	if (pages_ask(ctl, &fds[0], &err) != 0)
 		return ctl_usage("%s", err.text);
-	ctl->st = stats_open(fd, &err);
-	close(fd);
+	size_t n = 1 + more_ask(ctl, 1, fds + 1, ARRAY_LEN(fds) - 1);
+	ctl->st = stats_open(fds, n, &err);
+	while (n > 0)
+		close(fds[--n]);
 	if (!ctl->st)
 		return ctl_usage("%s", err.text);
 	ctl->copy = stats_copy_new(ctl->st);
 	if (!ctl->copy)
 		return ctl_usage("No memory for a copy of the counter pages.");
-	return ctl_take(ctl->copy);
+	return ctl_take(ctl, ctl->copy);
 }
 
 void ctl_detach(struct ctl *ctl)
@@ -138,13 +160,31 @@ void ctl_detach(struct ctl *ctl)
 	ctl->st = NULL;
 }
 
-int ctl_take(struct stats_copy *c)
+/* A reload has added a worker: its pages are two more files. */
+static void more_open(struct ctl *ctl)
+{
+	int fd;
+	while (more_ask(ctl, stats_files(ctl->st), &fd, 1) == 1) {
+		int rc = stats_open_next(ctl->st, fd, NULL);
+		close(fd);
+		if (rc != 0)
+			return;
+	}
+}
+
+int ctl_take(struct ctl *ctl, struct stats_copy *c)
 {
 	struct err err;
+	bool has_asked = false;
 	for (int tries = 0; tries < 10; tries++) {
-		if (stats_copy_take(c, &err) == 0)
+		int rc = stats_copy_take(c, &err);
+		if (rc == 0 && (has_asked || !stats_copy_lacks_pages(c)))
 			return CTL_OK;
-		nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+		if (rc == 0)
+			more_open(ctl);
+		else
+			nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+		has_asked |= rc == 0;
 	}
 	return ctl_usage("%s", err.text);
 }

@@ -44,7 +44,7 @@ static int options_read(struct drops_options *o, int argc, char **argv)
 
 static int path_sample(struct drops *d)
 {
-	int rc = ctl_take(d->ctl->copy);
+	int rc = ctl_take(d->ctl, d->ctl->copy);
 	if (rc != CTL_OK)
 		return rc;
 	ctl_processes(d->ctl->copy, d->usage);

@@ -240,7 +240,7 @@ int ctl_check(struct ctl *ctl, int argc, char **argv)
 	for (uint64_t i = 0; i < n && rc == CTL_OK && wrong == 0; i++) {
 		if (i > 0) {
 			nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
-			rc = ctl_take(ctl->copy);
+			rc = ctl_take(ctl, ctl->copy);
 		}
 		wrong = rc == CTL_OK ? stats_check(ctl->copy, &t) : 0;
 	}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * ctl_top: "top": rates from two samples a second apart, a row per worker, packet input and backend. On a terminal it
- * takes the screen, else lines follow each other. Asks the daemon nothing after the first time.
+ * takes the screen, else lines follow each other. Asks the daemon nothing after the first time, unless it has more
+ * workers than then.
  */
 #include "ctl.h"
 #include <string.h>
@@ -42,10 +43,10 @@ struct top_table {
 	bool keeps_order; /* as long as all fit */
 };
 
-static bool sample_take(struct sample *s)
+static bool sample_take(struct top *top, struct sample *s)
 {
 	s->at_us = clock_us();
-	if (ctl_take(s->copy) != CTL_OK)
+	if (ctl_take(top->ctl, s->copy) != CTL_OK)
 		return false;
 	ctl_processes(s->copy, s->usage);
 	return true;
@@ -361,7 +362,7 @@ static bool pause_toggle(struct top *top)
 	if (top->is_paused)
 		return true;
 	top->base = sample_other(top, top->a, top->b); /* rates of what comes, not of the pause */
-	return sample_take(top->base);
+	return sample_take(top, top->base);
 }
 
 /* Until the second is over, or for as long as it is paused. *quits: q was pressed. */
@@ -383,7 +384,7 @@ static int top_run(struct top *top, uint64_t count, bool *has_ended)
 {
 	bool quits = false;
 	top->base = &top->samples[0];
-	if (!sample_take(top->base))
+	if (!sample_take(top, top->base))
 		return CTL_NOT_ASKED;
 	for (uint64_t i = 0; i < count && !*has_ended; i++) {
 		if (top_wait(top, &quits) != CTL_OK)
@@ -393,7 +394,7 @@ static int top_run(struct top *top, uint64_t count, bool *has_ended)
 		top->a = top->base;
 		top->b = sample_other(top, top->base, NULL);
 		top->base = top->b;
-		if (!sample_take(top->b) || top_show(top) != CTL_OK)
+		if (!sample_take(top, top->b) || top_show(top) != CTL_OK)
 			return CTL_NOT_ASKED;
 		*has_ended = i + 1 < count && ctl_has_ended(top->ctl);
 	}

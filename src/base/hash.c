@@ -14,9 +14,6 @@ static inline uint32_t load32le(const unsigned char *p)
 {
 	uint32_t k;
 	memcpy(&k, p, sizeof(k));
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-	k = __builtin_bswap32(k);
-#endif
 	return k;
 }
 

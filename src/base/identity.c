@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <pwd.h>
 #include <string.h>
 #include <unistd.h>
@@ -93,12 +94,27 @@ static int stay_oneself(struct identity *id, const char *user, const char *group
 	return r;
 }
 
+/* uid 0 of a container whose capabilities were dropped is a user like any other: it can only stay who it is, and workers
+ * that are root are somebody's decision, not ours. */
+static int stay_powerless_root(struct identity *id, const char *name, const char *group, struct err *err)
+{
+	const struct passwd *wanted = find_user(name);
+	if (wanted && wanted->pw_uid != 0)
+		return err_set(err, -EPERM,
+			       "user: this process is root without CAP_SETUID and CAP_SETGID, so that its workers cannot "
+			       "become \"%s\": start it as that user (docker run --user %u:%u, runAsUser: %u), or add both "
+			       "capabilities, or say user: root.",
+			       wanted->pw_name, wanted->pw_uid, wanted->pw_gid, wanted->pw_uid);
+	return stay_oneself(id, name, group, err);
+}
+
 int identity_find(struct identity *id, const char *user, const char *group, const char *otherwise, struct err *err)
 {
-	*id = (struct identity){.is_root = geteuid() == 0};
-	if (!id->is_root)
-		return stay_oneself(id, user, group, err);
+	const uint64_t becoming = CAPABILITY(CAP_SETUID) | CAPABILITY(CAP_SETGID);
 	const char *name = user[0] ? user : otherwise;
+	*id = (struct identity){.is_root = geteuid() == 0 && (privileges_have() & becoming) == becoming};
+	if (!id->is_root)
+		return geteuid() == 0 ? stay_powerless_root(id, name, group, err) : stay_oneself(id, user, group, err);
 	const struct passwd *wanted = find_user(name);
 	if (!wanted)
 		return say_unknown("user", name, err);

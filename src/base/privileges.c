@@ -13,39 +13,29 @@
 #include <string.h>
 #include <sys/capability.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* -- sets --------------------------------------------------------------------------------------------------------- */
 
+/* The system calls themselves: libcap's allocate, and when that fails there must be no doubt about what we have. */
 uint64_t privileges_have(void)
 {
-	uint64_t set = 0;
-	cap_t now = cap_get_proc();
-	for (cap_value_t cap = 0; now && cap < cap_max_bits(); cap++) {
-		cap_flag_value_t is_set = CAP_CLEAR;
-		if (cap_get_flag(now, cap, CAP_EFFECTIVE, &is_set) == 0 && is_set == CAP_SET)
-			set |= CAPABILITY(cap);
-	}
-	cap_free(now);
-	return set;
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct now[_LINUX_CAPABILITY_U32S_3] = {{0}};
+	BUG_ON(syscall(SYS_capget, &head, now) == -1);
+	return (uint64_t)now[1].effective << 32 | now[0].effective;
 }
 
 /* Permitted and effective are `set`, `effective` of it; inheritable is none, and so is ambient. */
 static int install(uint64_t set, uint64_t effective)
 {
-	cap_t caps = cap_init();
-	int r = caps ? 0 : -1;
-	for (cap_value_t cap = 0; r == 0 && cap < cap_max_bits(); cap++) {
-		if (set & CAPABILITY(cap))
-			r = cap_set_flag(caps, CAP_PERMITTED, 1, &cap, CAP_SET);
-		if (r == 0 && (effective & CAPABILITY(cap)))
-			r = cap_set_flag(caps, CAP_EFFECTIVE, 1, &cap, CAP_SET);
-	}
-	if (r == 0)
-		r = cap_set_proc(caps);
-	int code = errno;
-	cap_free(caps);
-	return r == 0 ? 0 : -code;
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {
+	    {.permitted = (uint32_t)set, .effective = (uint32_t)(set & effective)},
+	    {.permitted = (uint32_t)(set >> 32), .effective = (uint32_t)((set & effective) >> 32)},
+	};
+	return syscall(SYS_capset, &head, caps) == -1 ? -errno : 0;
 }
 
 /* The bounding set is what an exec of a program with file capabilities could give. Who may not change it is no worse
@@ -67,7 +57,40 @@ int privileges_keep(uint64_t capabilities, struct err *err)
 	int r = bound(set);
 	if (r == 0)
 		r = install(set, set);
+	/* Its memory is everybody's: children may be the same user. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	return r == 0 ? 0 : err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
+}
+
+static void set_ambient(cap_value_t cap, bool is_set)
+{
+	cap_t caps = cap_get_proc();
+	if (caps && cap_set_flag(caps, CAP_INHERITABLE, 1, &cap, is_set ? CAP_SET : CAP_CLEAR) == 0 &&
+	    cap_set_proc(caps) == 0)
+		cap_set_ambient(cap, is_set ? CAP_SET : CAP_CLEAR);
+	cap_free(caps);
+}
+
+uint64_t privileges_over_exec(void)
+{
+	uint64_t before = 0;
+	cap_t caps = geteuid() == 0 ? NULL : cap_get_proc();
+	for (cap_value_t cap = 0; caps && cap < cap_max_bits(); cap++) {
+		cap_flag_value_t is_permitted = CAP_CLEAR;
+		if (cap_get_ambient(cap) == CAP_SET)
+			before |= CAPABILITY(cap);
+		else if (cap_get_flag(caps, cap, CAP_PERMITTED, &is_permitted) == 0 && is_permitted == CAP_SET)
+			set_ambient(cap, true);
+	}
+	cap_free(caps);
+	return before;
+}
+
+void privileges_after_exec_failed(uint64_t ambient)
+{
+	for (cap_value_t cap = 0; geteuid() != 0 && cap < cap_max_bits(); cap++)
+		if (!(ambient & CAPABILITY(cap)) && cap_get_ambient(cap) == CAP_SET)
+			set_ambient(cap, false);
 }
 
 bool privileges_may_reach(const char *path, int mode)

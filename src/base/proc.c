@@ -11,10 +11,11 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-unsigned proc_cpus(void)
+static unsigned cpus_of_set(void)
 {
 	/* The kernel refuses a mask shorter than its own (EINVAL, man 2 sched_setaffinity), which may be over 1,024. */
 	for (size_t cpus = 1024; cpus <= 1024 * 1024; cpus *= 4) {
@@ -32,6 +33,17 @@ unsigned proc_cpus(void)
 	}
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
 	return n > 0 ? (unsigned)n : 1;
+}
+
+unsigned proc_cpus(void)
+{
+	struct cgroup_limits limits;
+	unsigned n = cpus_of_set();
+	cgroup_limits("", &limits);
+	if (limits.cpus <= 0 || limits.cpus >= n)
+		return n;
+	unsigned whole = (unsigned)limits.cpus;
+	return MAX(1, whole + (limits.cpus > whole));
 }
 
 void proc_close_span_slowly(unsigned first, unsigned last)
@@ -101,6 +113,18 @@ void proc_leave_terminal(void)
 		dup2(fd, i);
 	if (fd > STDERR_FILENO)
 		close(fd);
+}
+
+void proc_child_signals(void)
+{
+	static const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
+	sigset_t blocked;
+	sigfillset(&blocked);
+	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
+		sigdelset(&blocked, deadly[i]);
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL); /* SIGKILL and SIGSTOP refuse */
+	sigprocmask(SIG_SETMASK, &blocked, NULL);
 }
 
 void proc_set_title(const char *title)

@@ -25,7 +25,7 @@ static const struct {
 	const char *calls; /* separated by spaces */
 } allowed[] = {
     /* memory; mmap with PROT_EXEC too: getaddrinfo loads its modules, OpenSSL its providers */
-    {BOTH, "brk mmap munmap mremap mprotect madvise mincore membarrier mlock munlock get_mempolicy"},
+    {BOTH, "brk mmap munmap mprotect madvise mincore membarrier mlock munlock get_mempolicy"},
     {WORKER, "memfd_create"}, /* what it could not deliver, for its successor */
     /* descriptors that it has */
     {BOTH, "read readv pread64 preadv write writev pwrite64 pwritev lseek close close_range dup dup2 dup3 fcntl fstat "
@@ -44,11 +44,11 @@ static const struct {
     /* threads; that clone makes no process, and clone3 nothing, is below */
     {BOTH,
      "clone3 futex futex_waitv set_robust_list get_robust_list rseq set_tid_address arch_prctl prctl exit exit_group "
-     "sched_yield sched_getaffinity sched_setaffinity sched_getparam sched_getscheduler getcpu gettid"},
+     "sched_yield sched_getaffinity sched_getparam sched_getscheduler getcpu gettid"},
     /* signals to itself; tgkill is below */
     {BOTH, "rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait sigaltstack restart_syscall"},
     /* time, numbers, itself */
-    {BOTH, "clock_gettime clock_getres gettimeofday time times getrandom uname sysinfo getrusage getrlimit prlimit64 "
+    {BOTH, "clock_gettime clock_getres gettimeofday time times getrandom uname sysinfo getrusage getrlimit "
 	   "getpid getppid getpgrp getuid geteuid getgid getegid getgroups getresuid getresgid capget umask"},
 };
 
@@ -95,7 +95,12 @@ static int add_some(scmp_filter_ctx filter)
 	if (r == 0)
 		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
 				     SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
-	/* abort(3); not our siblings, who are the same user */
+	/* its own; not our siblings', who are the same user */
+	const int own[] = {SCMP_SYS(prlimit64), SCMP_SYS(sched_setaffinity)};
+	const scmp_datum_t self[] = {0, (scmp_datum_t)getpid()};
+	for (size_t i = 0; i < ARRAY_LEN(own) * ARRAY_LEN(self) && r == 0; i++)
+		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, own[i / 2], 1, SCMP_A0(SCMP_CMP_EQ, self[i % 2]));
+	/* abort(3); not our siblings */
 	if (r == 0)
 		r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1,
 				     SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)getpid()));
@@ -104,12 +109,15 @@ static int add_some(scmp_filter_ctx filter)
 
 /* Before the table: what a part of an argument decides, and what no audit log should tell of.
  * - glibc asks for clone3 first, whose flags are in memory, where no filter sees them, and takes clone instead.
+ * - mremap: with one writable page of a file it gives all that lie behind it. realloc copies instead.
  * - ioctls that type on the terminal which started us. The kernel looks at 32 of the 64 bits of the command. */
 static int load_exceptions(void)
 {
 	static const unsigned typing[] = {TIOCSTI, TIOCLINUX};
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
 	int r = filter ? seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) : -ENOMEM;
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(mremap), 0);
 	for (size_t i = 0; r == 0 && i < ARRAY_LEN(typing); i++)
 		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(ioctl), 1,
 				     SCMP_A1(SCMP_CMP_MASKED_EQ, UINT32_MAX, typing[i]));

@@ -10,7 +10,7 @@
 
 const char *conf_reload_word(enum conf_reload reload)
 {
-	static const char *const words[] = {"nothing to do", "live", "by rolling the workers",
+	static const char *const words[] = {"nothing to do", "at once", "by rolling the workers",
 					    "by new endpoints and rolling the workers", "by a restart only"};
 	return words[reload];
 }
@@ -94,7 +94,7 @@ static void change_backend(struct conf_diff *d, size_t output, const char *name,
 {
 	char address[300];
 	struct text t = {0};
-	struct conf_change *c = add(d, CONF_PLACE_BACKEND, output, output, CONF_RELOAD_LIVE);
+	struct conf_change *c = add(d, CONF_PLACE_BACKEND, output, output, CONF_RELOAD_RESPAWN);
 	if (!c)
 		return;
 	conf_backend_address(be, address, sizeof(address));
@@ -132,7 +132,7 @@ static void compare_backends(struct conf_diff *d, size_t output, const struct co
 			    memcmp(old->shards, new->shards, old->n_shards * sizeof(*old->shards)) == 0);
 	if (d->n == before && !same_shards) {
 		struct text t = {0};
-		struct conf_change *c = add(d, CONF_PLACE_BACKEND, output, output, CONF_RELOAD_LIVE);
+		struct conf_change *c = add(d, CONF_PLACE_BACKEND, output, output, CONF_RELOAD_RESPAWN);
 		if (!c)
 			return;
 		text_add(&t, "outputs.%s: other shards", new->name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * load: a file, bytes or only flags to one checked tree, or to all that is wrong with them, by line. The only file of
- * conf that makes system calls, and those are open, fstat, read and close.
+ * conf that makes system calls, and those are open, fstat, read and close (of the cgroup's limits, too).
  */
 #include "fastcapa.h"
 #include "load.h"
@@ -123,6 +123,23 @@ static void load_fastcapa(struct conf_load *ld, const struct conf_fastcapa *fc, 
 		conf_check(ld);
 }
 
+/* What "auto" comes to, so that the tree has sizes only. Bounds are those of the options. */
+static void resolve_auto(struct conf *cf)
+{
+	struct cgroup_limits limits;
+	uint64_t n = 0;
+	cgroup_limits("", &limits);
+	uint64_t memory = limits.memory_bytes ? limits.memory_bytes : UINT64_MAX;
+	for (size_t i = 0; i < cf->n_outputs; i++)
+		n += cf->outputs[i].memory_limit == CONF_BYTES_AUTO;
+	for (size_t i = 0; i < cf->n_outputs; i++)
+		if (cf->outputs[i].memory_limit == CONF_BYTES_AUTO)
+			cf->outputs[i].memory_limit = MAX(MIB, MIN(GIB, memory / 2 / n / MIB * MIB));
+	for (size_t i = 0; i < cf->n_inputs; i++)
+		if (cf->inputs[i].receive_buffer == CONF_BYTES_AUTO)
+			cf->inputs[i].receive_buffer = MAX(4 * KIB, MIN(32 * MIB, memory / 64 / KIB * KIB));
+}
+
 /* `fc` instead of `args`: the bytes are Fastcapa's. */
 static struct conf *load(const char *name, const char *bytes, size_t len, const struct conf_args *args,
 			 const struct conf_fastcapa *fc, struct conf_errors *errors)
@@ -140,6 +157,8 @@ static struct conf *load(const char *name, const char *bytes, size_t len, const 
 	if (conf_load_give_errors(&ld, errors)) {
 		conf_free(ld.cf);
 		ld.cf = NULL;
+	} else {
+		resolve_auto(ld.cf);
 	}
 	free(ld.top);
 	free(ld.inputs);

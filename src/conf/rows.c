@@ -167,6 +167,7 @@ void conf_row_allowed(const struct conf_row *row, struct text *t)
 		{"BOOL", "true or false"},
 		{"UINT", "a whole number"},
 		{"BYTES", "a size"},
+		{"AUTO_BYTES", "auto or a size"},
 		{"TIME", "a time"},
 		{"COALESCE", "adaptive, off or a time"},
 		{"REAL", "a number"},

@@ -78,7 +78,8 @@ static void set_limits(struct conf_load *ld, struct conf_output *out, const stru
 	uint64_t min = 0;
 	BUG_ON(text_parse_bytes(conf_rows[ROW_OUTPUT_queue_limit].min, &min) != 0);
 	out->queue_limit = MAX(cs->max_send_queue, min);
-	out->memory_limit = MAX(out->memory_limit, out->queue_limit);
+	if (out->queue_limit > GIB)
+		out->memory_limit = out->queue_limit; /* more than auto gives */
 	out->overflow = CONF_OVERFLOW_DROP_NEWEST;
 	if (!cs->tcp_cork)
 		out->flush_delay = 0;

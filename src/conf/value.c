@@ -46,6 +46,14 @@ static int parse_bytes(const struct conf_row *row, const char *s, void *field)
 	return text_parse_bytes(s, field);
 }
 
+static int parse_auto_bytes(const struct conf_row *row, const char *s, void *field)
+{
+	if (strcmp(s, "auto") != 0)
+		return parse_bytes(row, s, field);
+	*(uint64_t *)field = CONF_BYTES_AUTO;
+	return 0;
+}
+
 static int parse_time(const struct conf_row *row, const char *s, void *field)
 {
 	(void)row;
@@ -108,9 +116,10 @@ static bool real_is_below(const void *a, const void *b)
 	return *(const double *)a < *(const double *)b;
 }
 
-static bool coalesce_is_below(const void *a, const void *b)
+/* "adaptive" and "auto" are within any range. */
+static bool word_or_uint_is_below(const void *a, const void *b)
 {
-	if (*(const uint64_t *)a == CONF_COALESCE_ADAPTIVE || *(const uint64_t *)b == CONF_COALESCE_ADAPTIVE)
+	if (*(const uint64_t *)a == UINT64_MAX || *(const uint64_t *)b == UINT64_MAX)
 		return false;
 	return uint_is_below(a, b);
 }
@@ -247,8 +256,9 @@ static const struct value_type types[] = {
 	{"BOOL", parse_bool, NULL, format_bool, NULL},
 	{"UINT", parse_uint, uint_is_below, format_uint, NULL},
 	{"BYTES", parse_bytes, uint_is_below, format_bytes, NULL},
+	{"AUTO_BYTES", parse_auto_bytes, word_or_uint_is_below, format_bytes, NULL},
 	{"TIME", parse_time, uint_is_below, format_time, NULL},
-	{"COALESCE", parse_coalesce, coalesce_is_below, format_coalesce, NULL},
+	{"COALESCE", parse_coalesce, word_or_uint_is_below, format_coalesce, NULL},
 	{"REAL", parse_real, real_is_below, format_real, NULL},
 	{"STRING", parse_string, NULL, format_string, fini_string},
 	{"LIST", NULL, NULL, format_list, fini_list},

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
- * The driver `pcap`: libpcap on a Linux interface, one ring for each worker in one fanout group. The master makes and
- * closes rings and reads their statistics (which resets them); a worker only reads its own. Rings are not lent: what
- * waits in the ring of a dead worker is counted, and the group gives its flows to the others at once.
+ * The driver `pcap`: a Linux interface, one ring for each slot in one fanout group; the filter is
+ * libpcap's. The master makes and closes rings and reads their statistics (which resets them); a
+ * worker only reads its own, from the place where the one before it ended. Rings are not lent: what
+ * comes while a slot has no worker waits in its ring.
  */
 #include "tap.h"
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-/* Blocks are handed over within the timeout of 10 ms: after this nothing more comes out of a ring that was shut. */
+/* Blocks are handed over within the timeout of 10 ms: after this nothing more comes out of a ring
+ * that was shut. */
 static const uint64_t shut_us = 30000;
 
 /* -- master ---------------------------------------------------------------------------------------------------- */
 
-static size_t tap_check(const struct conf_input *cf, const char *where, struct text *errors)
+static size_t tap_check(const struct conf_input *cf, const char *path, struct text *errors)
 {
+	char where[CAPTURE_WHERE_BYTES];
 	struct bpf_program program;
 	size_t n = 0;
 	pcap_t *p = cf->filter[0] ? pcap_open_dead(DLT_EN10MB, (int)cf->snaplen) : NULL;
@@ -24,7 +29,8 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 		return 0;
 	if (pcap_compile(p, &program, cf->filter, 1, PCAP_NETMASK_UNKNOWN) == -1) {
 		char shown[200];
-		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n", where,
+		text_add(errors, "%s.filter: \"%s\" is no filter: %s; see man 7 pcap-filter\n",
+			 capture_where(cf, path, where, sizeof where),
 			 text_escape(shown, sizeof shown, cf->filter, strlen(cf->filter)), pcap_geterr(p));
 		n = 1;
 	} else {
@@ -34,17 +40,17 @@ static size_t tap_check(const struct conf_input *cf, const char *where, struct t
 	return n;
 }
 
-static void find_peers(const struct input *in, struct tap *tap)
+static void find_peers(const struct endpoint *ep, struct tap *tap)
 {
 	struct text unknown = {0};
-	if (!in->cf->exclude_own)
+	if (!ep->cf->exclude_own)
 		return;
-	tap_peers(in->conf, &tap->peers, &unknown);
+	tap_peers(ep->conf, &tap->peers, &unknown);
 	if (unknown.len)
 		log_warn("input \"%s\": exclude_own: the address of %s is not known yet; traffic to it is captured "
 			 "until the "
 			 "brokers tell theirs",
-			 in->cf->name, unknown.s);
+			 ep->cf->name, unknown.s);
 	text_free(&unknown);
 }
 
@@ -53,303 +59,400 @@ static int no_memory(struct err *err)
 	return err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
-static int tap_new(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_new(struct endpoint *ep, struct err *err)
 {
-	struct tap *tap = calloc(1, sizeof *tap);
-	if (!tap)
+	struct tap *tap = calloc(1, sizeof(*tap));
+	if (tap == NULL)
 		return no_memory(err);
 	ep->impl = tap;
 	tap->group = ep->group;
-	tap->is_heir = ep->group != -1;
-	tap->n_slots = in->n_slots;
+	tap->n_slots = ep->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
-	tap->rings = calloc(STATS_SLOTS_MAX, sizeof *tap->rings);
-	void *m = mmap(NULL, STATS_SLOTS_MAX * sizeof *tap->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		       -1, 0);
-	tap->taken = m == MAP_FAILED ? NULL : m;
-	return tap->rings && tap->taken ? 0 : no_memory(err);
+	tap->rings = calloc(STATS_SLOTS_MAX, sizeof(*tap->rings));
+	tap->next = calloc(STATS_SLOTS_MAX, sizeof(*tap->next));
+	if (tap->rings == NULL || tap->next == NULL)
+		return no_memory(err);
+	for (unsigned i = 0; i < STATS_SLOTS_MAX; i++)
+		tap->rings[i].fd = tap->next[i].fd = -1;
+	return 0;
 }
 
-static int tap_bind(struct input *in, struct endpoint *ep, struct err *err)
+static int tap_bind(struct endpoint *ep, struct err *err)
 {
-	int r = tap_new(in, ep, err);
+	int r = tap_new(ep, err);
 	struct tap *tap = ep->impl;
 	if (r != 0)
 		return r;
-	find_peers(in, tap);
-	tap_look(tap, in, ep->name, NULL);
-	for (unsigned i = 0; r == 0 && i < in->n_slots; i++) {
-		r = ring_open(tap, in, ep->name, &tap->rings[i], err);
+	find_peers(ep, tap);
+	tap_look(tap, ep, ep->name, NULL);
+	for (unsigned i = 0; r == 0 && i < ep->n_slots; i++) {
+		r = ring_open(tap, ep, &tap->rings[i], err);
 		ep->fds[i] = tap->rings[i].fd;
 		ep->n_fds = i + 1;
 	}
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (r == 0 && in->cf->offload_check)
-		tap_offload_check(in, ep->name);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (r == 0 && ep->cf->offload_check)
+		tap_offload_check(ep, ep->name);
 	return r;
 }
 
-static void tap_unbind(struct input *in, struct endpoint *ep)
+static void tap_unbind(struct endpoint *ep)
 {
 	struct tap *tap = ep->impl;
-	(void)in;
-	if (!tap)
+	for (unsigned i = 0; tap == NULL && i < ep->n_fds; i++)
+		if (ep->fds[i] != -1)
+			close(ep->fds[i]); /* of before an upgrade, and nobody has taken it */
+	if (tap == NULL)
 		return;
-	for (unsigned i = 0; tap->rings && i < tap->n_slots; i++)
-		if (tap->rings[i].pcap)
-			pcap_close(tap->rings[i].pcap);
-	if (tap->next.pcap)
-		pcap_close(tap->next.pcap);
-	if (tap->taken)
-		munmap(tap->taken, STATS_SLOTS_MAX * sizeof *tap->taken);
+	for (unsigned i = 0; tap->rings != NULL && tap->next != NULL && i < STATS_SLOTS_MAX; i++) {
+		ring_close(&tap->rings[i], NULL);
+		ring_close(&tap->next[i], NULL);
+	}
+	tap_filter_fini(&tap->filter);
 	text_free(&tap->peers);
 	free(tap->rings);
+	free(tap->next);
 	free(tap);
 	ep->impl = NULL;
 }
 
-/* Closing a descriptor is not enough: the mapping of a ring keeps it in the group, too. */
-static void tap_keep(struct input *in, struct endpoint *ep, unsigned slot, int *keep, size_t *n)
+/* A child has no mapping of any ring, and closes what is not its own: each would keep a ring in its
+ * group. */
+static void tap_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
-	struct tap *tap = ep->impl;
-	(void)in;
-	for (unsigned i = 0; i < tap->n_slots; i++) {
-		if (i != slot && tap->rings[i].pcap)
-			pcap_close(tap->rings[i].pcap);
-		if (i != slot)
-			tap->rings[i].pcap = NULL;
-	}
-	if (tap->next.pcap)
-		pcap_close(tap->next.pcap);
-	tap->next.pcap = NULL;
-	if (slot != INPUT_NO_SLOT)
-		keep[(*n)++] = tap->rings[slot].fd;
+	if (slot != ENDPOINT_NO_SLOT)
+		keep[(*n)++] = tap_ring(ep->impl, slot)->fd;
 }
 
-static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r, struct stats_page *page)
+static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r,
+		     struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	tap->rings[slot] = *r;
-	tap->taken[slot] = (struct tap_taken){0};
 	ep->fds[slot] = r->fd;
-	stats_endpoint(page, ep->blocks[slot])->handles += r->pcap != NULL;
+	stats_endpoint(page, ep->blocks[slot])->handles += r->fd != -1;
 	stats_touch(page, STATS_ENDPOINT, ep->blocks[slot]);
 }
 
-static uint64_t tap_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page)
+/* One that is down is waited for. */
+static bool is_there(const struct tap *tap)
+{
+	return tap->is_any || (tap->ifindex != 0 && tap->is_up);
+}
+
+/* There is none, or it is what cannot be changed: its size and its interface. One that was renamed, or in another
+ * namespace for a while, comes back with the index that it had, and the ring goes on. */
+static bool is_outdated(const struct tap *tap, const struct endpoint *ep, const struct ring *r)
+{
+	return r->fd == -1 || r->size_bytes != ep->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
+}
+
+static void open_or_say(struct tap *tap, struct endpoint *ep, struct ring *r)
+{
+	struct err err = {""};
+	int rc = ring_open(tap, ep, r, &err);
+	if (rc != 0 && rc != -ENODEV && rc != -ENETDOWN)
+		log_error("%s", err.text);
+}
+
+/* The ring that the next tenant reads: with the present options, or another one, which is in the group
+ * before the present one leaves it, so that nothing falls between them. */
+static void tap_prepare(struct endpoint *ep, unsigned slot)
+{
+	struct tap *tap = ep->impl;
+	struct err err = {""};
+	if (!is_there(tap))
+		return;
+	if (tap->next[slot].fd == -1 && is_outdated(tap, ep, &tap->rings[slot]))
+		open_or_say(tap, ep, &tap->next[slot]);
+	struct ring *r = tap_ring(tap, slot);
+	if (r->fd != -1 && ring_adjust(tap, ep, r, &err) != 0)
+		log_warn("%s", err.text);
+}
+
+/* The ring stays for the next tenant, unless that has another one, or never comes. */
+static uint64_t tap_died(struct endpoint *ep, unsigned slot, bool is_last,
+			 struct stats_page *page)
 {
 	struct tap *tap = ep->impl;
 	struct stats_endpoint *st = stats_endpoint(page, ep->blocks[slot]);
-	struct ring next = {.fd = -1};
-	if (!tap->rings[slot].pcap)
+	if (tap == NULL || (!is_last && tap->next[slot].fd == -1))
 		return 0;
-	if (tap->next.pcap && tap->next_slot == slot) {
-		next = tap->next;
-		tap->next = (struct ring){.fd = -1};
-	}
-	/* The last ring of the group: the next one joins before this one leaves, so that nothing falls between them. */
-	bool is_there = tap->is_any || (tap->ifindex && tap->ifindex == tap->rings[slot].ifindex);
-	if (!next.pcap && !is_last && is_there && tap_live(tap, tap->rings[slot].ifindex) == 1)
-		ring_open(tap, in, ep->name, &next, NULL);
-	uint64_t lost = ring_close(&tap->rings[slot], tap->taken[slot].packets, st);
+	uint64_t lost = ring_close(&tap->rings[slot], st);
+	if (is_last)
+		lost += ring_close(&tap->next[slot], st);
 	st->dropped_dead_ring_packets += lost;
 	st->ring_packets = 0;
-	put_ring(ep, slot, &next, page);
+	put_ring(ep, slot, &tap->next[slot], page);
+	tap->next[slot] = (struct ring){.fd = -1};
 	return lost;
+}
+
+/* Nobody reads the slot's ring now. */
+static void tap_renew(struct endpoint *ep, unsigned slot, struct stats_page *page)
+{
+	tap_prepare(ep, slot);
+	tap_died(ep, slot, false, page);
 }
 
 static int tap_group(const struct endpoint *ep)
 {
 	const struct tap *tap = ep->impl;
-	return tap->group;
+	return tap != NULL ? tap->group : ep->group;
 }
 
-/* In the group before the old ring leaves, so that nothing falls between them. */
-static void tap_prepare_successor(struct input *in, struct endpoint *ep, unsigned slot)
+/* The rings that this program had before an upgrade. */
+static int adopt_rings(struct endpoint *ep, struct err *err)
 {
+	int r = tap_new(ep, err);
 	struct tap *tap = ep->impl;
-	struct err err = {""};
-	if (tap->next.pcap || !tap->rings[slot].pcap || (tap->ifindex == 0 && !tap->is_any))
-		return;
-	tap->next_slot = slot;
-	if (ring_open(tap, in, ep->name, &tap->next, &err) != 0)
-		log_error("%s", err.text);
-}
-
-/* Rings of new slots are made with their first tenant, and all get the present options with their next one. */
-static int tap_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	struct tap *tap = ep->impl;
-	if (!input_endpoint_room(ep, in->n_slots))
-		return no_memory(err);
-	for (; ep->n_fds < in->n_slots; ep->n_fds++) {
-		tap->rings[ep->n_fds] = (struct ring){.fd = -1};
-		ep->fds[ep->n_fds] = -1;
+	for (unsigned i = 0; r == 0 && i < ep->n_fds; i++) {
+		int rc = ep->fds[i] != -1 ? ring_adopt(&tap->rings[i], ep->fds[i]) : 0;
+		if (rc != 0)
+			log_error("input \"%s\": a ring of interface %s cannot be taken over: %s",
+				  ep->cf->name, ep->name, strerror(-rc));
+		ep->fds[i] = tap->rings[i].fd;
 	}
-	tap->n_slots = MAX(tap->n_slots, in->n_slots);
-	ep->receive_buffer_bytes = in->cf->ring_size;
-	if (!in->cf->exclude_own)
+	if (r == 0)
+		tap_look(tap, ep, ep->name, NULL);
+	return r;
+}
+
+/* Rings of new slots are made with their first tenant, and all get the present options with their
+ * next one. */
+static int tap_adjust(struct endpoint *ep, struct err *err)
+{
+	int r = ep->impl == NULL ? adopt_rings(ep, err) : 0;
+	struct tap *tap = ep->impl;
+	if (r != 0)
+		return r;
+	for (; ep->n_fds < ep->n_slots; ep->n_fds++)
+		ep->fds[ep->n_fds] = -1;
+	tap->n_slots = MAX(tap->n_slots, ep->n_slots);
+	ep->receive_buffer_bytes = ep->cf->ring_size;
+	if (!ep->cf->exclude_own)
 		text_free(&tap->peers);
 	else if (tap->peers.len == 0)
-		find_peers(in, tap);
+		find_peers(ep, tap);
 	return 0;
 }
 
-static void tap_renew(struct input *in, struct endpoint *ep, unsigned slot, struct stats_page *page)
-{
-	struct tap *tap = ep->impl;
-	struct ring r;
-	struct err err = {""};
-	if (tap->rings[slot].pcap || (tap->ifindex == 0 && !tap->is_any))
-		return;
-	int rc = ring_open(tap, in, ep->name, &r, &err);
-	if (rc != 0 && rc != -ENODEV)
-		log_error("%s", err.text);
-	if (rc == 0)
-		put_ring(ep, slot, &r, page);
-}
-
-/* An interface that was renamed, or in another namespace for a while, comes back with the index that it had. */
-static bool tap_is_stale(const struct input *in, const struct endpoint *ep, unsigned slot)
+/* Its interface is another one now; or the ring that waits for its successor does so in vain. */
+static bool tap_is_stale(const struct endpoint *ep, unsigned slot)
 {
 	const struct tap *tap = ep->impl;
-	const struct ring *r = &tap->rings[slot];
-	(void)in;
-	return tap->ifindex != 0 && (!r->pcap || r->ifindex != tap->ifindex ||
-				     __atomic_load_n(&tap->taken[slot].has_ended, __ATOMIC_RELAXED));
+	bool is_other = !tap->is_any && tap->rings[slot].ifindex != tap->ifindex;
+	return is_there(tap) && (is_other || tap->next[slot].fd != -1);
 }
 
-static void tap_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *page)
+/* The master changes the filters of all rings: it has their descriptors, and libpcap compiles for a
+ * device that it can open. */
+static void exclude_peers(struct tap *tap, struct endpoint *ep)
+{
+	struct err err = {""};
+	int rc = 0;
+	if (!tap->has_new_peers || !is_there(tap))
+		return;
+	tap->has_new_peers = false;
+	for (unsigned i = 0; i < STATS_SLOTS_MAX && rc == 0; i++)
+		if (tap->rings[i].fd != -1)
+			rc = ring_adjust(tap, ep, &tap->rings[i], &err);
+	if (rc != 0)
+		log_warn("%s", err.text);
+	else
+		log_info("input \"%s\": leaving out our own traffic to %s", ep->cf->name,
+			 tap->peers.s);
+}
+
+/* What is known already has been said by another worker. */
+static void tap_exclude(struct endpoint *ep, const char *peers)
 {
 	struct tap *tap = ep->impl;
-	tap_look(tap, in, ep->name, stats_endpoint(page, ep->blocks[0]));
+	bool is_known = tap->is_told && tap->peers.s != NULL && strcmp(tap->peers.s, peers) == 0;
+	if (is_known)
+		return;
+	tap->is_told = true;
+	text_free(&tap->peers);
+	text_add(&tap->peers, "%s", peers);
+	tap->has_new_peers = !tap->peers.failed;
+	exclude_peers(tap, ep);
+}
+
+static void tap_count(struct endpoint *ep, struct stats_page *page)
+{
+	struct tap *tap = ep->impl;
+	tap_look(tap, ep, ep->name, stats_endpoint(page, ep->blocks[0]));
+	exclude_peers(tap, ep);
 	for (unsigned i = 0; i < ep->n_fds; i++) {
 		struct ring *r = &tap->rings[i];
 		struct stats_endpoint *st = stats_endpoint(page, ep->blocks[i]);
 		st->is_up = tap->is_up || tap->is_any;
-		if (r->pcap) {
-			ring_statistics(r, r->fd, st);
-			uint64_t taken = tap->taken[i].packets;
-			st->ring_packets = r->stored > taken ? r->stored - taken : 0;
+		if (r->fd != -1) {
+			ring_statistics(r, st);
+			st->ring_packets = ring_waiting(r);
 		}
 		stats_touch(page, STATS_ENDPOINT, ep->blocks[i]);
 	}
 }
 
-/* The master's word is for the rings that it makes from now on; a worker changes its own. */
-static void tap_exclude(struct input *in, struct endpoint *ep, const char *peers)
-{
-	struct tap *tap = ep->impl;
-	struct err err = {""};
-	text_free(&tap->peers);
-	text_add(&tap->peers, "%s", peers);
-	if (!in->loop || !tap->rings[in->slot].pcap)
-		return;
-	if (ring_filter(&tap->rings[in->slot], in, peers, &err) != 0)
-		log_warn("%s", err.text);
-	else
-		log_info("input \"%s\": leaving out our own traffic to %s", in->cf->name, peers);
-}
-
 /* -- worker ---------------------------------------------------------------------------------------------------- */
 
 struct tap_source {
-	struct ring *ring;
-	struct tap_taken *taken;
-	uint64_t discard; /* still to be discarded */
+	struct ring ring;
+	struct ring_reader reader;
+	void *memory;
 	uint64_t shut_at_us;
 };
 
+static size_t memory_bytes(const struct tap_source *ps)
+{
+	return (size_t)ps->ring.n_blocks * RING_BLOCK_BYTES;
+}
+
 static int tap_open(struct input *in, struct endpoint *ep, struct err *err)
 {
-	struct tap *tap = ep->impl;
-	struct ring *r = &tap->rings[in->slot];
-	if (!r->pcap)
+	const struct ring *r = tap_ring(ep->impl, in->slot);
+	if (r->fd == -1)
 		return 0; /* the interface is away */
-	struct capture_source *cs = capture_source_new(in, ep, r->fd);
-	struct tap_source *ps = cs ? calloc(1, sizeof *ps) : NULL;
-	if (!ps)
+	struct tap_source *ps = calloc(1, sizeof(*ps));
+	if (ps == NULL)
 		return no_memory(err);
-	*ps = (struct tap_source){.ring = r, .taken = &tap->taken[in->slot], .discard = r->discard};
+	ps->ring = *r;
+	ps->memory = mmap(NULL, memory_bytes(ps), PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
+	int rc = ps->memory == MAP_FAILED ? -errno : 0;
+	if (rc != 0) {
+		free(ps);
+		return err_set(err, rc, "Input \"%s\": cannot map the ring of interface %s: %s.",
+			       in->cf->name, ep->name,
+			       strerror(-rc));
+	}
+	ring_reader_init(&ps->reader, ps->memory, r->n_blocks);
+	struct capture_source *cs = capture_source_new(in, ep, r->fd);
+	if (cs == NULL) {
+		munmap(ps->memory, memory_bytes(ps));
+		free(ps);
+		return no_memory(err);
+	}
 	cs->impl = ps;
 	return 0;
 }
 
-static void on_packet(u_char *user, const struct pcap_pkthdr *h, const u_char *bytes)
+/* Of the moment when the ring joined its group. */
+static void count_marked(struct capture_source *cs, struct ring_place *place)
 {
-	struct capture_source *cs = (struct capture_source *)(void *)user;
-	struct tap_source *ps = cs->impl;
-	__atomic_store_n(&ps->taken->packets, ps->taken->packets + 1, __ATOMIC_RELAXED);
-	if (UNLIKELY(ps->discard > 0)) {
-		ps->discard--;
-		return;
-	}
-	uint64_t time_ns = (uint64_t)h->ts.tv_sec * 1000000000 + (uint64_t)h->ts.tv_usec;
-	if (UNLIKELY(ring_is_marked(ps->ring, h))) { /* while the ring joined its group */
+	if (place->discard > 0)
+		place->discard--;
+	else
 		cs->source.in->stats->dropped_joining_packets++;
+}
+
+static void copy(struct capture_source *cs, const struct tap_source *ps,
+		 const struct ring_packet *p)
+{
+	const uint32_t link_type = ps->ring.link_type, snaplen = (uint32_t)cs->source.in->cf->snaplen;
+	const bool is_cooked = link_type == DLT_LINUX_SLL;
+	if (LIKELY(!is_cooked && !p->is_tagged)) {
+		capture_copy(cs, p->bytes, MIN(p->len, snaplen), p->original_len, p->time_ns,
+			     link_type);
 		return;
 	}
-	capture_copy(cs, bytes, h->caplen, h->len, time_ns, ps->ring->link_type);
+	uint8_t head[RING_HEAD_MAX_BYTES];
+	unsigned skip, n = ring_head(p, is_cooked, link_type == DLT_EN10MB, head, &skip);
+	uint32_t len = MIN(n + p->len - skip, snaplen);
+	memcpy(cs->at, head, n);
+	memcpy(cs->at + n, p->bytes + skip, len - n);
+	capture_added(cs, len, n + p->original_len - skip, p->time_ns, link_type);
 }
 
 static void tap_read(struct capture_source *cs, unsigned max)
 {
 	struct tap_source *ps = cs->impl;
-	struct source *s = &cs->source;
-	int n;
+	struct ring_packet p;
+	int trouble;
+	socklen_t len = sizeof(trouble);
 	max = MIN(max, CAPTURE_COPIED_MAX);
-	do
-		n = pcap_dispatch(ps->ring->pcap, (int)max, on_packet, (u_char *)cs);
-	while (n == (int)max && cs->n == 0); /* all of them were to be discarded */
-	if (n < 0) {                         /* the interface is gone; the master says so */
-		__atomic_store_n(&ps->taken->has_ended, true, __ATOMIC_RELAXED);
-		s->ended = s->drained = true;
-		return;
+	while (cs->n < max && ring_next(&ps->reader, &p)) {
+		if (UNLIKELY(p.len == RING_MARKED_BYTES && p.original_len > p.len))
+			count_marked(cs, ps->reader.place);
+		else
+			copy(cs, ps, &p);
+		ring_take(&ps->reader, &p);
 	}
+	/* An interface that goes down, or away, is an error of the socket, which would be reported
+	 * for ever. */
+	if (cs->n == 0)
+		getsockopt(ps->ring.fd, SOL_SOCKET, SO_ERROR, &trouble, &len);
 	/* A ring that was shut may still have a block that is not handed over. */
 	bool is_waiting = ps->shut_at_us && clock_us() < ps->shut_at_us + shut_us;
-	s->drained = n < (int)max && !is_waiting;
+	cs->source.drained = cs->n < max && !is_waiting;
 }
 
-/* A ring that is shut stays in its group, and its share would vanish: so that is for the end of all. Else what is there is
- * read, and the master closes the ring as soon as it hears that (LINK_LEFT), and counts the rest. */
+/* A ring that is shut stays in its group, and its share would vanish: so that is for the end of
+ * all. Else what is there is read, and what is not the next one reads; or the master closes the
+ * ring and counts it. */
 static void tap_drain(struct capture_source *cs)
 {
 	struct tap_source *ps = cs->impl;
+	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog program = {.len = 1, .filter = &nothing};
 	if (cs->source.in->leave != INPUT_ALL_END)
 		return;
-	ring_shut(ps->ring);
+	setsockopt(ps->ring.fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
 	ps->shut_at_us = clock_us();
 }
 
 static void tap_end(struct capture_source *cs)
 {
 	struct tap_source *ps = cs->impl;
-	cs->source.fd = -1; /* libpcap's */
-	pcap_close(ps->ring->pcap);
-	ps->ring->pcap = NULL;
+	munmap(ps->memory, memory_bytes(ps));
 	free(ps);
 }
 
-const struct capture_driver capture_pcap = {
+static unsigned pcap_read(struct source *s, struct batch *b)
+{
+	return capture_read(s, b, tap_read);
+}
+
+static void pcap_drain(struct input *in)
+{
+	in->draining = true;
+	for (struct source *s = in->sources; s; s = s->next)
+		tap_drain((struct capture_source *)s);
+}
+
+static void pcap_end(struct source *s)
+{
+	tap_end((struct capture_source *)s);
+	source_free(s);
+}
+
+static const struct endpoint_ops endpoint_pcap = {
     .name = "pcap",
+    .is_device = true,
     .capabilities = CAPABILITY(CAP_NET_RAW),
     .check = tap_check,
     .bind = tap_bind,
     .unbind = tap_unbind,
     .keep = tap_keep,
     .died = tap_died,
-    .prepare_successor = tap_prepare_successor,
+    .prepare_successor = tap_prepare,
     .adjust = tap_adjust,
     .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
-    .kernel_drops = tap_kernel_drops,
+    .count = tap_count,
     .exclude = tap_exclude,
-    .open = tap_open,
-    .read = tap_read,
-    .drain = tap_drain,
-    .end = tap_end,
+};
+
+const struct input_type input_pcap = {
+    .name = "pcap",
+    .is_packets = true,
+    .is_paced = true,
+    .endpoint = &endpoint_pcap,
+    .open_endpoint = tap_open,
+    .drain = pcap_drain,
+    .read = pcap_read,
+    .end = pcap_end,
 };
 
 const char *input_pcap_version(void)

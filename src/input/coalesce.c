@@ -5,7 +5,8 @@
  * when each wake-up reads at once, and 1,016 when datagrams gather for 1 ms. At low rates nobody would save, and every
  * datagram is read when it comes. Never waits so long that the socket's buffer could fill.
  */
-#include <input.h>
+#include <batch.h>
+#include <coalesce.h>
 
 enum {
 	WINDOW_US = 5000,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Datagram inputs: udp and unixgram. The master binds, each worker reads up to 64 datagrams a call into the slot's
- * hand. Cuts no lines and knows no outputs.
+ * Datagram inputs: udp and unixgram. A worker reads up to 64 datagrams a call into its receive batch. Binds nothing
+ * (src/endpoint), cuts no lines and knows no outputs.
  */
 #include "invalid.h"
 #include "types.h"
@@ -10,102 +10,30 @@
 #include <string.h>
 #include <unistd.h>
 
-/* -- master ---------------------------------------------------------------------------------------------------- */
-
-static int endpoint_ready(struct input *in, struct endpoint *ep, int fd, struct err *err)
+static int datagram_open(struct input *in, struct err *err)
 {
-	if (!ep->last_dropped)
-		ep->last_dropped = calloc(in->n_slots, sizeof *ep->last_dropped);
-	if (!ep->last_dropped) {
-		close(fd);
-		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	struct receive_batch *r = in->receive;
+	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
+		r->iovecs[i] = (struct iovec){r->slab[i], BATCH_ITEM_BYTES};
+		r->messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->iovecs[i], .msg_iovlen = 1}};
+		if (in->wants_from)
+			r->messages[i].msg_hdr.msg_name = &r->from[i];
+		in->batch.items[i] = (struct item){.bytes = r->slab[i], .from = in->wants_from ? &r->from[i] : NULL};
 	}
-	net_receive_buffer(fd, in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	ep->fds[ep->n_fds++] = fd;
+	(void)err;
 	return 0;
 }
 
-static unsigned wanted_sockets(const struct input *in)
+static int datagram_open_endpoint(struct input *in, struct endpoint *ep, struct err *err)
 {
-	return in->cf->spread == CONF_SPREAD_SHARED ? 1 : in->n_slots;
-}
-
-/* More sockets in the group; fewer is the reload's, who has them read empty first. */
-static int udp_grow(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int r = 0;
-	while (r == 0 && ep->n_fds < wanted_sockets(in)) {
-		int fd = net_udp_join(&ep->address, err);
-		r = fd < 0 ? fd : endpoint_ready(in, ep, fd, err);
-	}
-	if (r == 0 && in->cf->spread == CONF_SPREAD_PACKET && ep->n_fds > 1)
-		r = net_reuseport_random(ep->fds[0], MIN(ep->n_fds, wanted_sockets(in)), err);
-	else if (r == 0 && ep->n_fds > 1)
-		net_reuseport_by_hash(ep->fds[0]);
-	return r;
-}
-
-static int udp_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int r = input_endpoint_address(in, ep, err);
-	if (r != 0)
-		return r;
-	int fd = net_udp_bind(&ep->address, wanted_sockets(in) > 1, err);
-	r = fd < 0 ? fd : endpoint_ready(in, ep, fd, err);
-	return r == 0 ? udp_grow(in, ep, err) : r;
-}
-
-static int udp_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	for (unsigned i = 0; i < ep->n_fds; i++)
-		net_receive_buffer(ep->fds[i], in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	if (wanted_sockets(in) <= ep->n_fds)
-		return udp_grow(in, ep, err);
-	if (!input_endpoint_room(ep, wanted_sockets(in)))
-		return err_set(err, -ENOMEM, "No memory for more sockets.");
-	int r = net_udp_share(ep->fds[0], err);
-	return r == 0 ? udp_grow(in, ep, err) : r;
-}
-
-static void udp_retire(struct input *in, struct endpoint *ep)
-{
-	(void)in;
-	for (unsigned i = 0; i < ep->n_fds; i++)
-		net_udp_leave(ep->fds[i]);
-}
-
-static int unixgram_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	net_receive_buffer(ep->fds[0], in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	return input_adjust_mode(in, ep, err);
-}
-
-static int unixgram_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int fd = net_unix_bind(ep->name, SOCK_DGRAM, (unsigned)strtoul(in->cf->mode, NULL, 8), err);
-	return fd < 0 ? fd : endpoint_ready(in, ep, fd, err);
-}
-
-/* -- worker ---------------------------------------------------------------------------------------------------- */
-
-static int datagram_open(struct input *in, struct err *err)
-{
-	struct hand *h = in->hand;
-	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
-		h->iovecs[i] = (struct iovec){h->slab[i], BATCH_ITEM_BYTES};
-		h->messages[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[i], .msg_iovlen = 1}};
-		if (in->wants_from)
-			h->messages[i].msg_hdr.msg_name = &h->from[i];
-		in->batch.items[i] = (struct item){.bytes = h->slab[i], .from = in->wants_from ? &h->from[i] : NULL};
-	}
-	for (unsigned i = 0; i < in->n_endpoints; i++) {
-		struct endpoint *ep = &in->endpoints[i];
-		/* the master's descriptor is closed with the others after fork; this copy is ours */
-		struct source *s = source_new(in, ep, input_slot_fd(ep, in->slot), sizeof *s);
-		if (!s)
-			return err_set(err, -ENOMEM, "Cannot start: no memory.");
-		s->receive_buffer_bytes = ep->receive_buffer_bytes;
-	}
+	/* the master's descriptor is closed with the others after fork; this copy is ours */
+	int fd = endpoint_fd(ep, in->slot);
+	if (fd == -1)
+		return 0;
+	struct source *s = source_new(in, ep, fd, sizeof *s);
+	if (!s)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	s->receive_buffer_bytes = ep->receive_buffer_bytes;
 	return 0;
 }
 
@@ -137,44 +65,44 @@ static void drop_cut_line(struct input *in, struct item *item)
 /* For outputs that want them, and while invalid lines come. */
 static void ask_for_senders(struct input *in)
 {
-	struct hand *h = in->hand;
+	struct receive_batch *r = in->receive;
 	bool wanted = in->wants_from || invalid_wants_from(in);
 	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
-		h->messages[i].msg_hdr.msg_name = wanted ? &h->from[i] : NULL;
-		h->messages[i].msg_hdr.msg_namelen = wanted ? sizeof(h->from[i]) : 0;
+		r->messages[i].msg_hdr.msg_name = wanted ? &r->from[i] : NULL;
+		r->messages[i].msg_hdr.msg_namelen = wanted ? sizeof(r->from[i]) : 0;
 	}
 }
 
 static unsigned datagram_read(struct source *s, struct batch *b)
 {
 	struct input *in = s->in;
-	struct hand *h = in->hand;
+	struct receive_batch *r = in->receive;
 	if (in->wants_from || UNLIKELY(in->invalid_at > 0))
 		ask_for_senders(in);
-	h->used = BATCH_ITEMS;
-	int n = recvmmsg(s->fd, h->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
+	r->used = BATCH_ITEMS;
+	int n = recvmmsg(s->fd, r->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
 	if (n <= 0) {
 		/* EAGAIN, or an error that an earlier datagram of ours brought back (ICMP): there is nothing to read */
 		s->drained = true;
-		h->used = 0;
+		r->used = 0;
 		return 0;
 	}
 	/* a short count says that the kernel met EAGAIN itself */
 	s->drained = n < BATCH_ITEMS;
-	h->used = (unsigned)n;
+	r->used = (unsigned)n;
 	uint64_t bytes = 0, empty = 0;
 	for (int i = 0; i < n; i++) {
 		struct item *item = &b->items[i];
-		item->len = item->original_len = h->messages[i].msg_len;
+		item->len = item->original_len = r->messages[i].msg_len;
 		bytes += item->len;
 		empty += item->len == 0;
-		if (UNLIKELY(h->messages[i].msg_hdr.msg_flags & MSG_TRUNC))
+		if (UNLIKELY(r->messages[i].msg_hdr.msg_flags & MSG_TRUNC))
 			drop_cut_line(in, item);
 	}
 	/* a unix socket that was shut down for reading returns nothing, for ever, once it is empty */
 	if (in->draining && input_ends(s) && empty == (unsigned)n && in->type == &input_unixgram) {
 		s->drained = true;
-		h->used = 0;
+		r->used = 0;
 		return 0;
 	}
 	in->stats->reads++;
@@ -190,10 +118,9 @@ static unsigned datagram_read(struct source *s, struct batch *b)
 
 const struct input_type input_udp = {
     .name = "udp",
-    .bind = udp_bind,
-    .adjust = udp_adjust,
-    .retire = udp_retire,
+    .endpoint = &endpoint_udp,
     .open = datagram_open,
+    .open_endpoint = datagram_open_endpoint,
     .drain = datagram_drain,
     .read = datagram_read,
     .end = source_free,
@@ -201,10 +128,9 @@ const struct input_type input_udp = {
 
 const struct input_type input_unixgram = {
     .name = "unixgram",
-    .bind = unixgram_bind,
-    .adjust = unixgram_adjust,
-    .retire = input_retire_path,
+    .endpoint = &endpoint_unixgram,
     .open = datagram_open,
+    .open_endpoint = datagram_open_endpoint,
     .drain = datagram_drain,
     .read = datagram_read,
     .end = source_free,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * dpdk: the capture driver for DPDK: options to a port (master), a slot's queue to batches (worker), what the device
+ * dpdk: the captures' row `dpdk`: options to a port (master), a slot's queue to batches (worker), what the device
  * says to counters (master). The port itself is dpdk_port.c, the queue dpdk_queue.c. A source of it has no descriptor:
  * it is polled, busy while packets come, then with rests (src/input/coalesce.c).
  */
@@ -20,14 +20,15 @@ struct dpdk_tap {
 
 /* -- master ------------------------------------------------------------------------------------------------------ */
 
-static size_t dpdk_check(const struct conf_input *cf, const char *where, struct text *errors)
+static size_t dpdk_check(const struct conf_input *cf, const char *path, struct text *errors)
 {
+	char where[CAPTURE_WHERE_BYTES];
 	struct err err = {""};
 	struct dpdk_filter *filter = NULL;
 	int r = dpdk_filter_make(&filter, cf->name, cf->filter, "", &err);
 	dpdk_filter_free(filter);
 	if (r != 0)
-		text_add(errors, "%s: %s\n", where, err.text);
+		text_add(errors, "%s: %s\n", capture_where(cf, path, where, sizeof where), err.text);
 	return r != 0;
 }
 
@@ -36,30 +37,30 @@ static bool dpdk_is_mine(const struct conf_input *cf, const char *device)
 	return cf->port[0] || cf->eal.n > 0 || dpdk_is_pci_address(device);
 }
 
-static int dpdk_driver_bind(struct input *in, struct endpoint *ep, struct err *err)
+static int dpdk_driver_bind(struct endpoint *ep, struct err *err)
 {
-	const struct conf_input *cf = in->cf;
+	const struct conf_input *cf = ep->cf;
 	const struct dpdk_wish wish = {
 	    .input = cf->name,
 	    .port = cf->port[0] ? cf->port : ep->name,
 	    .eal = cf->eal.items,
 	    .n_eal = cf->eal.n,
-	    .queues = in->n_slots,
+	    .queues = ep->n_slots,
 	    .rx_descriptors = (unsigned)cf->rx_descriptors,
 	    .rx_burst = (unsigned)cf->rx_burst,
 	    .symmetric = cf->rss == CONF_RSS_SYMMETRIC,
 	    .promiscuous = cf->promiscuous,
 	};
-	if (in->n_slots >= DPDK_READERS_MAX)
+	if (ep->n_slots >= DPDK_READERS_MAX)
 		return err_set(err, -EINVAL, "Input \"%s\": DPDK serves at most %d workers; lower workers.", cf->name,
 			       DPDK_READERS_MAX - 1);
 	ep->impl = dpdk_bind(&wish, err);
 	if (!ep->impl)
 		return -EINVAL;
 	struct dpdk *d = ep->impl;
-	for (unsigned slot = 0; slot < in->n_slots; slot++)
+	for (unsigned slot = 0; slot < ep->n_slots; slot++)
 		ep->fds[slot] = -1;
-	ep->n_fds = in->n_slots;
+	ep->n_fds = ep->n_slots;
 	int r = dpdk_filter_make(&d->filter, cf->name, cf->filter, "", err);
 	if (r != 0)
 		return r;
@@ -77,30 +78,29 @@ static int dpdk_driver_bind(struct input *in, struct endpoint *ep, struct err *e
 	return 0;
 }
 
-static void dpdk_driver_unbind(struct input *in, struct endpoint *ep)
+static void dpdk_driver_unbind(struct endpoint *ep)
 {
-	(void)in;
 	if (!ep->impl)
 		return;
 	dpdk_unbind(ep->impl);
 	ep->impl = NULL;
 }
 
-static void dpdk_keep(struct input *in, struct endpoint *ep, unsigned slot, int *keep, size_t *n)
+static void dpdk_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
 	const int *fds;
 	size_t n_fds = dpdk_eal_fds(&fds);
-	if (!ep->impl || slot >= in->n_slots)
+	if (!ep->impl || slot == ENDPOINT_NO_SLOT)
 		return;
-	for (size_t i = 0; i < MIN(n_fds, (size_t)INPUT_KEEP_MAX); i++)
+	for (size_t i = 0; i < MIN(n_fds, (size_t)ENDPOINT_KEEP_MAX); i++)
 		keep[(*n)++] = fds[i];
 }
 
-/* The queue stays as it is for the next; what the dead one had taken off it beside the batch in its hand is lost. */
-static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, bool is_last,
+/* The queue stays as it is for the next; what the dead one had taken off it beside its receive batch is lost. */
+static uint64_t dpdk_died(struct endpoint *ep, unsigned slot, bool is_last,
 			  struct stats_page *master_page)
 {
-	(void)in, (void)is_last;
+	(void)is_last;
 	unsigned index = ep->blocks[slot];
 	struct stats_endpoint *st = stats_endpoint(master_page, index);
 	struct dpdk *d = ep->impl;
@@ -113,7 +113,7 @@ static uint64_t dpdk_died(struct input *in, struct endpoint *ep, unsigned slot, 
 
 /* Names of the device's own counters that tell of a loss. Their order is the driver's and does not change. */
 struct xstats {
-	struct input *in;
+	const struct endpoint *ep;
 	struct dpdk *d;
 	struct stats *stats;
 	struct stats_page *page;
@@ -130,13 +130,13 @@ static void label_xstat(void *arg, const char *name, uint64_t value)
 	if (n_devices == STATS_DEVICES_MAX)
 		return;
 	snprintf(text, sizeof text, "%s %s", x->d->name, name);
-	stats_name(x->stats, STATS_DEVICE, n_devices++, text, x->in->index, 0, "");
+	stats_name(x->stats, STATS_DEVICE, n_devices++, text, x->ep->input, 0, "");
 	x->d->n_xstats++;
 }
 
-static void dpdk_label(struct input *in, struct endpoint *ep, struct stats *stats)
+static void dpdk_label(struct endpoint *ep, struct stats *stats)
 {
-	struct xstats x = {.in = in, .d = ep->impl, .stats = stats};
+	struct xstats x = {.ep = ep, .d = ep->impl, .stats = stats};
 	x.d->first_xstat = n_devices;
 	dpdk_each_xstat(x.d, label_xstat, &x);
 }
@@ -153,12 +153,12 @@ static void count_xstat(void *arg, const char *name, uint64_t value)
 }
 
 /* The device's numbers are of the whole port: they stand with its first queue. */
-static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stats_page *master_page)
+static void dpdk_count_device(struct endpoint *ep, struct stats_page *master_page)
 {
 	struct dpdk *d = ep->impl;
 	struct dpdk_counts c;
 	dpdk_count(d, &c);
-	for (unsigned slot = 0; slot < in->n_slots; slot++) {
+	for (unsigned slot = 0; slot < ep->n_slots; slot++) {
 		struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[slot]);
 		st->free_mbufs = dpdk_free_mbufs(d, slot);
 		st->is_up = 1;
@@ -177,11 +177,11 @@ static void dpdk_kernel_drops(struct input *in, struct endpoint *ep, struct stat
 }
 
 /* The brokers have changed; master and worker. What cannot be compiled leaves the filter as it is. */
-static void dpdk_exclude(struct input *in, struct endpoint *ep, const char *peers)
+static void dpdk_exclude(struct endpoint *ep, const char *peers)
 {
 	struct err err = {""};
 	struct dpdk *d = ep->impl;
-	if (dpdk_filter_make(&d->filter, in->cf->name, in->cf->filter, peers, &err) != 0)
+	if (dpdk_filter_make(&d->filter, ep->cf->name, ep->cf->filter, peers, &err) != 0)
 		log_warn("%s", err.text);
 }
 
@@ -216,10 +216,10 @@ static void dpdk_driver_read(struct capture_source *cs, unsigned max)
 {
 	struct source *s = &cs->source;
 	struct dpdk_tap *t = cs->impl;
-	struct hand *h = s->in->hand;
+	struct receive_batch *r = s->in->receive;
 	struct item items[BATCH_ITEMS];
 	bool may_burst = !s->in->draining || t->left > 0;
-	unsigned n = dpdk_read(&t->q, items, MIN(max, (unsigned)BATCH_ITEMS), h->slab[0], sizeof h->slab[0], may_burst);
+	unsigned n = dpdk_read(&t->q, items, MIN(max, (unsigned)BATCH_ITEMS), r->slab[0], sizeof r->slab[0], may_burst);
 	/* a driver may give less than it has, so only an empty burst says that nothing is there */
 	s->drained = n == 0;
 	if (s->in->draining)
@@ -230,18 +230,21 @@ static void dpdk_driver_read(struct capture_source *cs, unsigned max)
 		dpdk_give(&t->q); /* none passed the filter: nobody else will */
 }
 
-static void dpdk_driver_give(struct capture_source *cs)
+static void dpdk_driver_give(struct source *s)
 {
-	struct dpdk_tap *t = cs->impl;
+	struct dpdk_tap *t = ((struct capture_source *)s)->impl;
 	dpdk_give(&t->q);
 }
 
 /* With traffic that does not end neither would a drain: what the queue can hold is what is there. A successor goes on
  * with it itself. */
-static void dpdk_drain(struct capture_source *cs)
+static void dpdk_drain(struct input *in)
 {
-	struct dpdk_tap *t = cs->impl;
-	t->left = cs->source.in->leave == INPUT_SLOT_STAYS ? 0 : t->q.dpdk->descriptors;
+	in->draining = true;
+	for (struct source *s = in->sources; s; s = s->next) {
+		struct dpdk_tap *t = ((struct capture_source *)s)->impl;
+		t->left = in->leave == INPUT_SLOT_STAYS ? 0 : t->q.dpdk->descriptors;
+	}
 }
 
 static void dpdk_end(struct capture_source *cs)
@@ -255,23 +258,50 @@ static void dpdk_end(struct capture_source *cs)
 	cs->impl = NULL;
 }
 
-const struct capture_driver capture_dpdk = {
+static void dpdk_worker_exclude(struct input *in, struct endpoint *ep, const char *peers)
+{
+	(void)in;
+	dpdk_exclude(ep, peers);
+}
+
+static unsigned dpdk_source_read(struct source *s, struct batch *b)
+{
+	return capture_read(s, b, dpdk_driver_read);
+}
+
+static void dpdk_source_end(struct source *s)
+{
+	dpdk_end((struct capture_source *)s);
+	source_free(s);
+}
+
+static const struct endpoint_ops endpoint_dpdk = {
     .name = "dpdk",
+    .is_device = true,
     /* hugepages and their physical addresses, VFIO's memory, I/O ports of UIO, sockets and taps of virtual devices */
     .capabilities = CAPABILITY(CAP_SYS_ADMIN) | CAPABILITY(CAP_IPC_LOCK) | CAPABILITY(CAP_SYS_RAWIO) |
 		    CAPABILITY(CAP_NET_ADMIN) | CAPABILITY(CAP_NET_RAW),
     .check = dpdk_check,
-    .is_mine = dpdk_is_mine,
     .bind = dpdk_driver_bind,
     .unbind = dpdk_driver_unbind,
     .keep = dpdk_keep,
     .died = dpdk_died,
     .label = dpdk_label,
-    .kernel_drops = dpdk_kernel_drops,
+    .count = dpdk_count_device,
     .exclude = dpdk_exclude,
-    .open = dpdk_driver_open,
-    .read = dpdk_driver_read,
-    .give = dpdk_driver_give,
+};
+
+const struct input_type input_dpdk = {
+    .name = "dpdk",
+    .is_packets = true,
+    .is_paced = true,
+    .is_fixed = true,
+    .endpoint = &endpoint_dpdk,
+    .is_mine = dpdk_is_mine,
+    .open_endpoint = dpdk_driver_open,
     .drain = dpdk_drain,
-    .end = dpdk_end,
+    .read = dpdk_source_read,
+    .give = dpdk_driver_give,
+    .end = dpdk_source_end,
+    .exclude = dpdk_worker_exclude,
 };

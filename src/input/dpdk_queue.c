@@ -173,23 +173,24 @@ unsigned dpdk_death(struct dpdk *d, unsigned slot)
 {
 	struct dpdk_hold *h = &d->holds[slot];
 	unsigned leaked = mend_ring(d->pools[slot]), unread = 0;
+	unsigned n = MIN(h->n, (unsigned)DPDK_BURST_MAX), next = MIN(h->next, n), given = MIN(h->given, next);
 	switch (h->state) {
 	case STATE_IDLE:
 		break;
 	case STATE_READING: /* how far the driver was is its secret (net_ring: 24 taken and not yet written, measured)
 			     */
-		unread = h->n + (d->cut_at ? 1 : d->burst);
-		leaked += unread - h->n;
-		free_range(h, 0, h->n);
+		unread = n + (d->cut_at ? 1 : d->burst);
+		leaked += unread - n;
+		free_range(h, 0, n);
 		break;
 	case STATE_HOLDING: /* nobody has touched them */
-		unread = h->n - h->next;
-		free_range(h, h->given, h->n);
+		unread = n - next;
+		free_range(h, given, n);
 		break;
 	case STATE_FREEING: /* those of the batch may be back or not */
-		unread = h->n - h->next;
-		leaked += h->next - h->given;
-		free_range(h, h->next, h->n);
+		unread = n - next;
+		leaked += next - given;
+		free_range(h, next, n);
 		break;
 	}
 	h->leaked_mbufs += leaked;

@@ -2,7 +2,7 @@
  *
  * file: packets of pcap and pcapng files, from disk or standard input. The master lists and orders the files; worker 0
  * reads them, at the speed of the outputs. A file that is damaged is said and counted, and the next one is read. How
- * far the reading is lies in shared memory: the successor of a killed worker goes on behind it (but not on standard
+ * far the reading is lies in the receive batch: the successor of a killed worker goes on behind it (but not on standard
  * input, whose bytes are gone).
  */
 #include "capture.h"
@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <packet.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,18 +23,19 @@ struct one_file {
 	uint64_t time_ns; /* of its first packet; UINT64_MAX: not known */
 };
 
-/* Of one input. */
+/* Of one path of an input: a file, or a folder's. */
 struct files {
 	struct one_file *list;
 	size_t n, size;
-	struct progress {
-		uint64_t file, packets; /* so many packets of it are given */
-	} * progress;                   /* shared memory */
 };
+
+/* Words of the receive batch: the file that is read, counted over all paths, and how many packets of it are given. */
+enum { WORD_FILE, WORD_PACKETS };
 
 struct file_source {
 	struct capture_source cs;
-	struct files *files;
+	uint64_t *words;
+	const char *path;  /* of the file that is read; NULL: none is left */
 	int fd;            /* -1: the next one is still to be opened */
 	uint64_t skip;     /* packets of this file that a predecessor gave */
 	size_t begin, end; /* of the buffer: not used yet */
@@ -112,17 +112,11 @@ static int by_time(const void *a, const void *b)
 					: strcmp(x->path, y->path);
 }
 
-static struct files *files_of(const struct input *in)
+static int add_directory(const struct endpoint *ep, struct files *files)
 {
-	return in->endpoints[0].impl;
-}
-
-static int add_directory(const struct input *in, const char *path)
-{
-	struct files *files = files_of(in);
+	const char *path = ep->name;
 	DIR *d = opendir(path);
 	struct dirent *entry;
-	size_t first = files->n;
 	int r = d ? 0 : -errno;
 	while (r == 0 && (entry = readdir(d)) != NULL) {
 		struct stat st;
@@ -137,59 +131,46 @@ static int add_directory(const struct input *in, const char *path)
 	}
 	if (d)
 		closedir(d);
-	if (r == 0 && files->n == first)
-		log_warn("input \"%s\": there is no file in %s", in->cf->name, path);
-	if (files->n > first)
-		qsort(files->list + first, files->n - first, sizeof *files->list, by_time);
+	if (r == 0 && files->n == 0)
+		log_warn("input \"%s\": there is no file in %s", ep->cf->name, path);
+	if (files->n > 0)
+		qsort(files->list, files->n, sizeof *files->list, by_time);
 	return r;
 }
 
-static int files_new(struct input *in, struct err *err)
+static int file_bind(struct endpoint *ep, struct err *err)
 {
 	struct files *files = calloc(1, sizeof *files);
-	void *m = mmap(NULL, sizeof *files->progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (!files || m == MAP_FAILED) {
-		free(files);
-		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	}
-	files->progress = m;
-	in->endpoints[0].impl = files;
-	return 0;
-}
-
-static int file_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	const char *path = in->cf->path.items[ep - in->endpoints];
+	const char *path = ep->name;
 	struct stat st;
-	int r = files_of(in) ? 0 : files_new(in, err);
-	if (r != 0)
-		return r;
+	int r = 0;
+	if (!files)
+		return err_set(err, -ENOMEM, "Cannot start: no memory.");
+	ep->impl = files;
 	if (strcmp(path, "-") == 0)
-		r = add_file(files_of(in), path, 0);
+		r = add_file(files, path, 0);
 	else if (stat(path, &st) == -1 || access(path, R_OK) == -1)
 		r = -errno;
 	else
-		r = S_ISDIR(st.st_mode) ? add_directory(in, path) : add_file(files_of(in), path, 0);
-	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", in->cf->name, path, strerror(-r));
+		r = S_ISDIR(st.st_mode) ? add_directory(ep, files) : add_file(files, path, 0);
+	return r == 0 ? 0 : err_set(err, r, "Input \"%s\": cannot read %s: %s.", ep->cf->name, path, strerror(-r));
 }
 
-static void file_unbind(struct input *in, struct endpoint *ep)
+static void file_unbind(struct endpoint *ep)
 {
 	struct files *files = ep->impl;
-	(void)in;
 	if (!files)
 		return;
 	for (size_t i = 0; i < files->n; i++)
 		free(files->list[i].path);
-	munmap(files->progress, sizeof *files->progress);
 	free(files->list);
 	free(files);
 	ep->impl = NULL;
 }
 
-static void file_keep(struct input *in, unsigned slot, int *keep, size_t *n)
+static void file_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
-	(void)in, (void)slot, (void)keep, (void)n; /* worker 0 opens the files; standard input stays open by itself */
+	(void)ep, (void)slot, (void)keep, (void)n; /* worker 0 opens the files; standard input stays open by itself */
 }
 
 /* -- worker 0 -------------------------------------------------------------------------------------------------- */
@@ -201,9 +182,9 @@ static int file_open(struct input *in, struct err *err)
 	struct file_source *fs = (struct file_source *)source_new(in, NULL, -1, sizeof *fs);
 	if (!fs)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	fs->files = files_of(in);
 	fs->fd = -1;
-	fs->skip = fs->files->progress->packets;
+	fs->words = in->receive->words;
+	fs->skip = fs->words[WORD_PACKETS];
 	return 0;
 }
 
@@ -221,14 +202,27 @@ static void next_file(struct file_source *fs)
 	fs->fd = -1;
 	fs->begin = fs->end = fs->skip = 0;
 	fs->is_eof = false;
-	fs->files->progress->packets = 0;
-	fs->files->progress->file++;
+	fs->words[WORD_PACKETS] = 0;
+	fs->words[WORD_FILE]++;
+}
+
+static const char *path_of(const struct file_source *fs)
+{
+	const struct input *in = fs->cs.source.in;
+	uint64_t n = fs->words[WORD_FILE];
+	for (unsigned i = 0; i < in->n_endpoints; i++) {
+		const struct files *files = in->endpoints[i]->impl;
+		if (n < files->n)
+			return files->list[n].path;
+		n -= files->n;
+	}
+	return NULL;
 }
 
 /* The file that is to be read now is open. False: it cannot be, and is left out. */
 static bool is_open(struct file_source *fs)
 {
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->path;
 	if (fs->fd != -1)
 		return true;
 	packet_reader_init(&fs->reader);
@@ -264,7 +258,7 @@ static enum step read_packet(struct file_source *fs)
 {
 	struct packet_record p;
 	size_t used = 0;
-	const char *path = fs->files->list[fs->files->progress->file].path;
+	const char *path = fs->path;
 	enum packet_read r =
 	    packet_reader_next(&fs->reader, fs->buffer + fs->begin, fs->end - fs->begin, fs->is_eof, &used, &p);
 	switch (r) {
@@ -289,11 +283,11 @@ static enum step read_packet(struct file_source *fs)
 	return STEP_NEXT_FILE;
 }
 
-/* Packets of one file, until the hand is full. */
+/* Packets of one file, until the receive batch is full. */
 static enum step read_batch(struct file_source *fs)
 {
-	struct hand *h = fs->cs.source.in->hand;
-	const char *slab_end = h->slab[0] + sizeof h->slab;
+	struct receive_batch *r = fs->cs.source.in->receive;
+	const char *slab_end = r->slab[0] + sizeof r->slab;
 	enum step step = STEP_ON;
 	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
 	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
@@ -306,21 +300,21 @@ static unsigned file_read(struct source *s, struct batch *b)
 	struct file_source *fs = (struct file_source *)s;
 	struct capture_source *cs = &fs->cs;
 	struct input *in = s->in;
-	struct files *files = fs->files;
 	cs->n = 0;
-	cs->at = in->hand->slab[0];
+	cs->at = in->receive->slab[0];
 	cs->bytes = cs->truncated = 0;
-	in->hand->used = BATCH_ITEMS;
+	in->receive->used = BATCH_ITEMS;
 	while (cs->n == 0 && !s->drained) {
-		bool is_over = in->draining || files->progress->file >= files->n;
+		fs->path = path_of(fs);
+		bool is_over = in->draining || !fs->path;
 		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
 		s->ended |= is_over;
 		s->drained = step == STEP_WAIT;
-		files->progress->packets += cs->n;
+		fs->words[WORD_PACKETS] += cs->n;
 		if (step == STEP_NEXT_FILE)
 			next_file(fs);
 	}
-	in->hand->used = b->n_items = cs->n;
+	in->receive->used = b->n_items = cs->n;
 	if (cs->n)
 		capture_count(in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;
@@ -341,15 +335,21 @@ static void file_end(struct source *s)
 	source_free(s);
 }
 
-const struct input_type input_file = {
+static const struct endpoint_ops endpoint_file = {
     .name = "file",
-    .is_packets = true,
-    .is_finite = true,
-    .stays_in_slot = true,
+    .is_device = true,
     .check = file_check,
     .bind = file_bind,
     .unbind = file_unbind,
     .keep = file_keep,
+};
+
+const struct input_type input_file = {
+    .name = "file",
+    .is_packets = true,
+    .is_finite = true,
+    .is_fixed = true,
+    .endpoint = &endpoint_file,
     .open = file_open,
     .drain = file_drain,
     .read = file_read,

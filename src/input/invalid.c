@@ -37,7 +37,7 @@ static void find_source(const struct item *item, struct sockaddr_storage *from)
 
 static void find_sender(const struct input *in, struct sockaddr_storage *from)
 {
-	const struct hand *h = in->hand;
+	const struct receive_batch *r = in->receive;
 	socklen_t len = sizeof(*from);
 	from->ss_family = AF_UNSPEC;
 	if (in->type->is_stream) {
@@ -45,14 +45,14 @@ static void find_sender(const struct input *in, struct sockaddr_storage *from)
 			from->ss_family = AF_UNSPEC;
 	} else if (in->type->is_packets) {
 		find_source(&in->batch.items[in->cut_item], from);
-	} else if (h->messages[in->cut_item].msg_hdr.msg_name && h->messages[in->cut_item].msg_hdr.msg_namelen > 0) {
-		*from = h->from[in->cut_item];
+	} else if (r->messages[in->cut_item].msg_hdr.msg_name && r->messages[in->cut_item].msg_hdr.msg_namelen > 0) {
+		*from = r->from[in->cut_item];
 	}
 }
 
 void invalid_note(struct input *in, const char *line, size_t len)
 {
-	struct invalid_lines *kept = &in->hand->invalid;
+	struct invalid_lines *kept = &in->receive->invalid;
 	double now = ev_now(in->loop);
 	if (now - in->invalid_at >= 1) {
 		in->invalid_at = now;
@@ -89,12 +89,11 @@ void invalid_add(const struct invalid_line *l, struct text *t)
 	text_add(t, ": %s", lines_reason_text(l->reason));
 }
 
-size_t invalid_take(const struct input *in, unsigned slot, struct invalid_line *out)
+size_t invalid_take(const struct receive_batch *r, struct invalid_line *out)
 {
 	size_t n = 0;
-	const struct hand *h = in->hands[slot];
-	for (size_t i = 0; h && i < INVALID_KEPT; i++) {
-		out[n] = h->invalid.lines[i];
+	for (size_t i = 0; r && i < INVALID_KEPT; i++) {
+		out[n] = r->invalid.lines[i];
 		n += out[n].at_us > 0;
 	}
 	return n;

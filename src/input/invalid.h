@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * invalid: the last invalid lines of each worker and input, with sender and reason, for `millracectl invalid` and the
- * debug log. The worker writes them into its hand, which the master reads.
+ * debug log. The worker writes them into its receive batch, which the master reads.
  */
 #ifndef INPUT_INVALID_H
 #define INPUT_INVALID_H

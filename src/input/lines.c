@@ -2,14 +2,16 @@
  *
  * lines: the cutter, the hot loop of the program. Worker only, pure. A step looks at the 64 bytes from a line's start
  * at once: masks say where newlines, separators and control bytes are, so that a line of up to 63 bytes costs no loop
- * over its bytes and no state between steps. The masks are made by AVX2, SSE2 or plain C; what they mean is decided in
- * one place, cut(). Does not find out what is too long: that is the stream's matter.
+ * over its bytes and no state between steps. The masks are made by AVX2, SSE2, NEON or plain C; what they mean is
+ * decided in one place, cut(). Does not find out what is too long: that is the stream's matter.
  */
 #include "lines.h"
 
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -27,9 +29,6 @@ static inline uint64_t load64le(const char *s)
 {
 	uint64_t v;
 	memcpy(&v, s, sizeof(v));
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-	v = __builtin_bswap64(v);
-#endif
 	return v;
 }
 
@@ -93,6 +92,31 @@ AVX2 static inline struct masks look_avx2(const char *s, char separator)
 	}
 	return m;
 }
+#elif defined(__aarch64__)
+/* One bit for each of the 64 bytes, which are 0 or 0xff: NEON has no movemask, but it adds neighbours. */
+static inline uint64_t gather_bytes(const uint8x16_t v[4])
+{
+	const uint8x16_t bits = vreinterpretq_u8_u64(vdupq_n_u64(UINT64_C(0x8040201008040201)));
+	uint8x16_t low = vpaddq_u8(vandq_u8(v[0], bits), vandq_u8(v[1], bits));
+	uint8x16_t high = vpaddq_u8(vandq_u8(v[2], bits), vandq_u8(v[3], bits));
+	uint8x16_t sums = vpaddq_u8(low, high);
+	return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sums, sums)), 0);
+}
+
+static inline struct masks look_neon(const char *s, char separator)
+{
+	const uint8x16_t newlines = vdupq_n_u8('\n'), separators = vdupq_n_u8((uint8_t)separator);
+	const uint8x16_t first_text = vdupq_n_u8(0x20), deletes = vdupq_n_u8(0x7f);
+	uint8x16_t newline[4], is_separator[4], control[4];
+#pragma GCC unroll 4
+	for (unsigned i = 0; i < 4; i++) {
+		uint8x16_t v = vld1q_u8((const uint8_t *)s + (size_t)16 * i);
+		newline[i] = vceqq_u8(v, newlines);
+		is_separator[i] = vceqq_u8(v, separators);
+		control[i] = vorrq_u8(vcltq_u8(v, first_text), vceqq_u8(v, deletes));
+	}
+	return (struct masks){gather_bytes(newline), gather_bytes(is_separator), gather_bytes(control)};
+}
 #endif
 
 /* The bits below bit n. */
@@ -140,9 +164,6 @@ static inline bool is_plain(const char *value, const char *end)
 	size_t type_len = (size_t)(end - type); /* huge when the end comes first */
 	uint16_t t;
 	memcpy(&t, type, sizeof(t));
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-	t = __builtin_bswap16(t);
-#endif
 	unsigned one = t & 0xff;
 	bool known = ((type_len == 1) & ((one == 'c') | (one == 'g') | (one == 'h') | (one == 'd'))) |
 		     ((type_len == 2) & ((t == ('m' | 's' << 8)) | (t == ('k' | 'v' << 8))));
@@ -246,18 +267,26 @@ AVX2 static size_t cut_avx2(struct lines *ls, char **at, const char *end, bool a
 {
 	return cut(ls, at, end, at_end, out, max, look_avx2);
 }
+#elif defined(__aarch64__)
+static size_t cut_neon(struct lines *ls, char **at, const char *end, bool at_end, struct line *out, size_t max)
+{
+	return cut(ls, at, end, at_end, out, max, look_neon);
+}
 #endif
 
 bool lines_scan_works(enum lines_scan scan)
 {
 #if defined(__x86_64__)
+	if (scan == LINES_SCAN_SSE2)
+		return true;
 	if (scan == LINES_SCAN_AVX2)
 		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
 		       __builtin_cpu_supports("bmi2");
-	return true;
-#else
-	return scan == LINES_SCAN_PORTABLE;
+#elif defined(__aarch64__)
+	if (scan == LINES_SCAN_NEON)
+		return true;
 #endif
+	return scan == LINES_SCAN_PORTABLE;
 }
 
 size_t lines_cut_by(enum lines_scan scan, struct lines *ls, char **at, const char *end, bool at_end, struct line *out,
@@ -268,6 +297,9 @@ size_t lines_cut_by(enum lines_scan scan, struct lines *ls, char **at, const cha
 		return cut_avx2(ls, at, end, at_end, out, max);
 	if (scan == LINES_SCAN_SSE2)
 		return cut_sse2(ls, at, end, at_end, out, max);
+#elif defined(__aarch64__)
+	if (scan == LINES_SCAN_NEON)
+		return cut_neon(ls, at, end, at_end, out, max);
 #endif
 	(void)scan;
 	return cut_portable(ls, at, end, at_end, out, max);
@@ -280,6 +312,8 @@ size_t lines_cut(struct lines *ls, char **at, const char *end, bool at_end, stru
 	if (LIKELY(lines_scan_works(LINES_SCAN_AVX2)))
 		return cut_avx2(ls, at, end, at_end, out, max);
 	return cut_sse2(ls, at, end, at_end, out, max);
+#elif defined(__aarch64__)
+	return cut_neon(ls, at, end, at_end, out, max);
 #else
 	return cut_portable(ls, at, end, at_end, out, max);
 #endif

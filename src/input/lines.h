@@ -55,7 +55,7 @@ size_t lines_cut(struct lines *ls, char **at, const char *end, bool at_end, stru
 
 /* The same by one way of looking for the structure of a line; lines_cut takes the fastest that works here. For tests
  * and benchmarks. */
-enum lines_scan { LINES_SCAN_PORTABLE, LINES_SCAN_SSE2, LINES_SCAN_AVX2 };
+enum lines_scan { LINES_SCAN_PORTABLE, LINES_SCAN_SSE2, LINES_SCAN_AVX2, LINES_SCAN_NEON, LINES_SCANS };
 bool lines_scan_works(enum lines_scan scan);
 size_t lines_cut_by(enum lines_scan scan, struct lines *ls, char **at, const char *end, bool at_end, struct line *out,
 		    size_t max);

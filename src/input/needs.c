@@ -38,13 +38,13 @@ static bool has_low_port(const struct conf_input *cf)
 
 uint64_t input_capabilities(const struct conf_input *cf)
 {
-	const struct input_type *type = input_type_of(cf->type);
-	bool has_port = cf->type == CONF_INPUT_TYPE_UDP || cf->type == CONF_INPUT_TYPE_TCP;
-	uint64_t set = type && type->capabilities ? type->capabilities(cf) : 0;
-	if (has_port && has_low_port(cf))
+	const struct input_type *type = input_type_of(cf);
+	const struct endpoint_ops *ops = type ? type->endpoint : NULL;
+	uint64_t set = ops ? ops->capabilities : 0;
+	if (ops && ops->has_port && has_low_port(cf))
 		set |= CAPABILITY(CAP_NET_BIND_SERVICE);
 	/* SO_RCVBUFFORCE */
-	if (type && !type->is_packets && cf->receive_buffer > setting("/proc/sys/net/core/rmem_max", 0))
+	if (ops && !ops->is_device && cf->receive_buffer > setting("/proc/sys/net/core/rmem_max", 0))
 		set |= CAPABILITY(CAP_NET_ADMIN);
 	return set;
 }

@@ -8,10 +8,13 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -21,40 +24,10 @@ enum {
 	KEEP_BYTES = LINE_MAX_BYTES + 1,
 	/* Connections accepted in one turn, so that the other workers get theirs. */
 	ACCEPT_AT_ONCE = 8,
+	/* Descriptors that connections leave free: whoever takes over from us needs some more than we have. */
+	SPARE_FDS = 64,
 };
 static const double accept_pause_seconds = 0.1;
-
-/* -- master ---------------------------------------------------------------------------------------------------- */
-
-static int tcp_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int r = input_endpoint_address(in, ep, err);
-	if (r != 0)
-		return r;
-	int fd = net_tcp_listen(&ep->address, err);
-	if (fd < 0)
-		return fd;
-	net_receive_buffer(fd, in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-static int unix_bind(struct input *in, struct endpoint *ep, struct err *err)
-{
-	int fd = net_unix_bind(ep->name, SOCK_STREAM, (unsigned)strtoul(in->cf->mode, NULL, 8), err);
-	if (fd < 0)
-		return fd;
-	ep->fds[ep->n_fds++] = fd;
-	return 0;
-}
-
-/* Connections that come from now on get it. */
-static int tcp_adjust(struct input *in, struct endpoint *ep, struct err *err)
-{
-	(void)err;
-	net_receive_buffer(ep->fds[0], in->cf->receive_buffer, &ep->receive_buffer_bytes);
-	return 0;
-}
 
 /* -- worker: accepting ----------------------------------------------------------------------------------------- */
 
@@ -114,6 +87,15 @@ static struct connection *connection_new(struct stream *st, int fd)
 	return c;
 }
 
+/* The lowest free descriptor tells how many are in use. */
+static bool has_descriptors(const struct listener *l)
+{
+	int fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd != -1)
+		close(fd);
+	return fd != -1 && fd < l->stream->most_fds;
+}
+
 /* Takes up to `most` connections. False: accepting has paused or nothing waits. */
 static bool accept_some(struct listener *l, unsigned most)
 {
@@ -121,6 +103,10 @@ static bool accept_some(struct listener *l, unsigned most)
 	for (; most; most--) {
 		if (st->n_free == 0) {
 			accept_pause(st, 0);
+			return false;
+		}
+		if (!has_descriptors(l)) {
+			accept_pause(st, EMFILE);
 			return false;
 		}
 		int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -198,10 +184,13 @@ static void watch_idle(struct stream *st)
 static int stream_open(struct input *in, struct err *err)
 {
 	struct stream *st = calloc(1, sizeof *st);
+	struct rlimit limit = {.rlim_cur = INT_MAX};
 	if (!st)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	in->impl = st;
 	st->in = in;
+	getrlimit(RLIMIT_NOFILE, &limit);
+	st->most_fds = (int)(MIN(limit.rlim_cur, INT_MAX) - MIN(limit.rlim_cur / 8, SPARE_FDS));
 	stream_answers_init(st);
 	size_t n = in->cf->max_connections;
 	st->pool_bytes = n * KEEP_BYTES;
@@ -218,7 +207,7 @@ static int stream_open(struct input *in, struct err *err)
 	for (unsigned i = 0; i < in->n_endpoints; i++) {
 		struct listener *l = &st->listeners[st->n_listeners++];
 		*l = (struct listener){
-		    .stream = st, .ep = &in->endpoints[i], .fd = input_slot_fd(&in->endpoints[i], in->slot)};
+		    .stream = st, .ep = in->endpoints[i], .fd = endpoint_fd(in->endpoints[i], in->slot)};
 		ev_io_init(&l->io, acceptable, l->fd, EV_READ);
 		l->io.data = l;
 	}
@@ -230,11 +219,6 @@ static int stream_open(struct input *in, struct err *err)
 	watch_idle(st);
 	listen_start(st);
 	return 0;
-}
-
-static void stream_reload(struct input *in)
-{
-	watch_idle(in->impl);
 }
 
 static void stream_drain(struct input *in)
@@ -317,24 +301,24 @@ static void lost_connection(struct connection *c)
  * are too few to know what it brings; they are kept. */
 static bool unwrap(struct connection *c, char *base, size_t *kept, size_t *fresh)
 {
-	struct hand *h = c->source.in->hand;
+	struct receive_batch *r = c->source.in->receive;
 	if (c->framing.mode == FRAMING_UNKNOWN) {
 		size_t all = *kept + *fresh;
 		c->framing.mode = framing_recognise(base, all);
 		if (c->framing.mode == FRAMING_UNKNOWN) {
 			memcpy(c->keep, base, all);
 			set_kept(c, all);
-			h->used = 0;
+			r->used = 0;
 			return false;
 		}
 		if (c->framing.mode == FRAMING_LINES)
 			return true;
 		*kept = 0; /* they are of a length */
 		*fresh = all;
-		h->iovecs[0].iov_base = base;
+		r->iovecs[0].iov_base = base;
 	}
 	*fresh = framing_unwrap(&c->framing, base + *kept, *fresh);
-	h->messages[0].msg_len = (unsigned)*fresh;
+	r->messages[0].msg_len = (unsigned)*fresh;
 	if (c->framing.mode == FRAMING_LINES) {
 		c->source.in->stats->received_lines++;
 		c->source.in->stats->invalid_lines++;
@@ -346,23 +330,23 @@ static unsigned stream_read(struct source *s, struct batch *b)
 {
 	struct connection *c = (struct connection *)s;
 	struct input *in = s->in;
-	struct hand *h = in->hand;
-	char *base = h->slab[0];
+	struct receive_batch *r = in->receive;
+	char *base = r->slab[0];
 	size_t kept = c->keep_bytes;
 	memcpy(base, c->keep, kept);
-	h->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
-	h->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &h->iovecs[0], .msg_iovlen = 1}};
-	h->used = 1;
-	/* recvmmsg also for a stream: the kernel writes the length into the hand itself */
-	int n = recvmmsg(s->fd, h->messages, 1, MSG_DONTWAIT, NULL);
+	r->iovecs[0] = (struct iovec){base + kept, READ_BYTES};
+	r->messages[0] = (struct mmsghdr){.msg_hdr = {.msg_iov = &r->iovecs[0], .msg_iovlen = 1}};
+	r->used = 1;
+	/* recvmmsg also for a stream: the kernel writes the length into the batch itself */
+	int n = recvmmsg(s->fd, r->messages, 1, MSG_DONTWAIT, NULL);
 	if (n == -1) {
-		h->used = 0;
+		r->used = 0;
 		if (errno != EAGAIN && errno != EINTR)
 			lost_connection(c);
 		s->drained = true;
 		return 0;
 	}
-	size_t fresh = h->messages[0].msg_len;
+	size_t fresh = r->messages[0].msg_len;
 	if (fresh == 0)
 		return no_more(c, b, base);
 	s->drained = fresh < READ_BYTES;
@@ -437,8 +421,9 @@ static bool stream_pass(struct source *s)
 static void stream_take(struct input *in, int fd, const struct input_passed *p)
 {
 	struct stream *st = in->impl;
-	struct connection *c = connection_new(st, fd);
 	int unread = 0;
+	ioctl(fd, FIONREAD, &unread); /* before connection_new, which closes it when there is no memory */
+	struct connection *c = connection_new(st, fd);
 	in->stats->taken_connections++;
 	if (c && p->kept_bytes <= KEEP_BYTES) {
 		memcpy(c->keep, p->kept, p->kept_bytes);
@@ -447,9 +432,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 		c->framing = framing_unpack(p->framing);
 		return;
 	}
-	/* no memory: connection_new has closed it */
-	if (ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
-		in->stats->dropped_stream_bytes += (unsigned)unread;
+	in->stats->dropped_stream_bytes += (unsigned)unread;
 	if (p->kept_bytes) {
 		in->stats->received_lines++;
 		in->stats->dropped_shutdown_lines++;
@@ -459,7 +442,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 const struct input_type input_tcp = {
     .name = "tcp",
     .is_stream = true,
-    .bind = tcp_bind,
+    .endpoint = &endpoint_tcp,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -467,14 +450,12 @@ const struct input_type input_tcp = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
-    .adjust = tcp_adjust,
 };
 
 const struct input_type input_unix = {
     .name = "unix",
     .is_stream = true,
-    .bind = unix_bind,
+    .endpoint = &endpoint_unix,
     .open = stream_open,
     .drain = stream_drain,
     .read = stream_read,
@@ -482,7 +463,4 @@ const struct input_type input_unix = {
     .end = stream_end,
     .pass = stream_pass,
     .take = stream_take,
-    .reload = stream_reload,
-    .adjust = input_adjust_mode,
-    .retire = input_retire_path,
 };

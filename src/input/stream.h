@@ -34,6 +34,7 @@ struct stream {
 		int fd;
 	} * listeners;
 	unsigned n_listeners;
+	int most_fds; /* nothing is accepted beyond this many descriptors */
 	size_t pool_bytes;
 	char *pool; /* room for the unfinished lines, touched only by them */
 	char **free_keeps;

@@ -1,85 +1,100 @@
 /* SPDX-License-Identifier: MIT
  *
- * tap: what the files of the pcap driver share: one interface, with a ring (a libpcap handle) for each slot.
+ * tap: what the files of the pcap driver share: one interface, with a ring for each slot.
  *
- *                    PACKET_FANOUT group             a ring's life
- *   interface ───▶ ┌─ ring 0 ─▶ worker 0             master: create, activate, filter, join, discard what came before
- *                  ├─ ring 1 ─▶ worker 1             worker: reads; counts what it took in shared memory
- *                  └─ …                              master: closes it when the worker is gone, counts what was unread
+ *                    PACKET_FANOUT group             a ring belongs to its slot, as a socket does
+ *   interface ───▶ ┌─ ring 0 ─▶ worker 0             master: makes it, filters it, joins it, asks its statistics
+ *                  ├─ ring 1 ─▶ worker 1             worker: maps it and reads on where the one before ended
+ *                  └─ …                              master: closes it when the slot ends, or needs another one
+ *
+ * libpcap compiles the filters, and says what kind of link an interface is.
  */
 #ifndef INPUT_TAP_H
 #define INPUT_TAP_H
 
 #include "capture.h"
+#include "ring.h"
 
 #include <pcap/pcap.h>
 
-/* Written by the slot's tenant, read by the master. */
-struct tap_taken {
-	_Alignas(64) uint64_t packets; /* taken out of the ring, those that were discarded included */
-	bool has_ended;                /* it reads no more: libpcap found no interface of that name */
+struct ring {
+	int fd; /* -1: none */
+	unsigned ifindex, n_blocks;
+	uint32_t link_type;
+	uint64_t size_bytes;	  /* as it was asked for */
+	unsigned filter;	  /* the tap's filter.number that is in effect */
+	bool is_promiscuous;
+	struct ring_place *place; /* master: in the one page that it maps; no child inherits that */
+	uint64_t stored;	  /* master: packets that the kernel put into it, those to be discarded, too */
 };
 
-struct ring {
-	pcap_t *pcap; /* NULL: none */
-	int fd;
-	uint32_t link_type;
-	unsigned ifindex;
-	uint32_t mark_bytes; /* captured of a packet that the filter only marked */
-	uint64_t discard; /* the first so many packets came before the ring joined the group: others had them */
-	uint64_t stored;  /* master: packets that the kernel put into the ring, those to be discarded included */
+/* What libpcap made of the text, as the kernel takes it. */
+struct tap_filter {
+	struct text text;
+	unsigned ifindex, number; /* 0: none yet */
+	uint32_t link_type, snaplen;
+	struct bpf_program program;
 };
 
 struct tap {
-	struct ring *rings;      /* [STATS_SLOTS_MAX], of which n_slots are in use */
-	struct tap_taken *taken; /* likewise, shared memory */
-	struct ring next;	 /* for the successor of slot next_slot's tenant; in the group already */
-	unsigned next_slot;
-	unsigned n_slots, n_live;
-	int group;        /* fanout id; -1: none yet */
-	bool is_heir;	  /* the first ring joins a group that a predecessor has made */
+	struct ring *rings; /* [STATS_SLOTS_MAX], of which n_slots are in use */
+	struct ring *next; /* likewise: for the next tenant, where that reads another; in the group */
+	unsigned n_slots;
+	struct tap_filter filter;
+	int group;	  /* fanout id; -1: none yet */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
-	struct text peers;                                   /* of our own outputs, to be left out */
+	bool is_told;		/* by a worker, who our outputs' peers are */
+	bool has_new_peers;	/* … which the filters do not know yet */
+	struct text peers;				     /* of our own outputs, to be left out */
 	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped; /* of the interface at the last look */
 };
 
-/* -- tap_ring.c ---------------------------------------------------------------------------------------------------- */
-
-/* Rings that are open on the interface of this index: a group is of one interface, and one that was removed and made
- * again is another. */
-unsigned tap_live(const struct tap *tap, unsigned ifindex);
-/* Master: a new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err);
-/* Closes it. Returns packets that were unread: stored, not to be discarded and not taken. */
-uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st);
-/* Master: reads the kernel's counters, which starts them anew. */
-void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st);
-/* The filter of a ring, live or not, is replaced without losing a packet. 0, or -errno with err. */
-int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err);
-/* Worker: the packet came around the join, and may have been given to another ring, too: its content was not kept. */
-static inline bool ring_is_marked(const struct ring *r, const struct pcap_pkthdr *h)
+/* The ring that a tenant that is forked now reads. */
+static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 {
-	return h->caplen <= r->mark_bytes && h->len > h->caplen;
+	return tap->next[slot].fd != -1 ? &tap->next[slot] : &tap->rings[slot];
 }
-/* Worker: nothing new comes into the ring. */
-void ring_shut(struct ring *r);
 
-/* -- tap_filter.c: pure, but for names that are looked up ------------------------------------------------------------
- */
+/* -- tap_ring.c: master ------------------------------------------------------------------------------------------- */
 
-/* "inbound", without the traffic of `peers` ("10.0.0.1:9092,[::1]:9092", or ""), and with the user's filter. */
+/* A new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
+int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
+	      struct err *err);
+/* A ring that this program had before an upgrade; fd is taken. 0, or -errno. */
+int ring_adopt(struct ring *r, int fd);
+/* Closes it, if there is one. Returns packets that were unread: stored, not to be discarded and not
+ * taken. */
+uint64_t ring_close(struct ring *r, struct stats_endpoint *st);
+/* Reads the kernel's counters, which starts them anew. */
+void ring_statistics(struct ring *r, struct stats_endpoint *st);
+/* Packets that wait in it. */
+uint64_t ring_waiting(const struct ring *r);
+/* The present filter and promiscuous mode for a ring that is in use; no packet is lost. 0, or
+ * -errno with err. */
+int ring_adjust(struct tap *tap, const struct endpoint *ep, struct ring *r,
+		struct err *err);
+
+/* -- tap_filter.c -------------------------------------------------------------------------------------------------- */
+
+/* "inbound", without the traffic of `peers` ("10.0.0.1:9092,[::1]:9092", or ""; what is no address
+ * is left out), and with the user's filter. */
 void tap_filter_make(struct text *t, const char *filter, const char *peers);
-/* The brokers of all kafka outputs that the configuration names, as addresses; what cannot be found is left out, and
- * named in `unknown`. Asks the system's resolver: master, at the start only. */
+/* Master: compiles the present filter for the device, unless tap->filter is that already. 0, or
+ * -errno with err. */
+int tap_filter_renew(struct tap *tap, const struct endpoint *ep, struct err *err);
+void tap_filter_fini(struct tap_filter *f);
+/* The brokers of all kafka outputs that the configuration names, as addresses; what cannot be found
+ * is left out, and named in `unknown`. Asks the system's resolver: master, at the start only. */
 void tap_peers(const struct conf *cf, struct text *peers, struct text *unknown);
 
-/* -- tap_interface.c: master ------------------------------------------------------------------------------------------
- */
+/* -- tap_interface.c: master --------------------------------------------------------------------------------------- */
 
-/* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says changes once. */
-void tap_look(struct tap *tap, const struct input *in, const char *device, struct stats_endpoint *st);
+/* Looks at the interface: is it there and up, and its own counters, added to the endpoint's. Says
+ * changes once. */
+void tap_look(struct tap *tap, const struct endpoint *ep, const char *device,
+	      struct stats_endpoint *st);
 /* Warns when frames are merged before we see them. */
-void tap_offload_check(const struct input *in, const char *device);
+void tap_offload_check(const struct endpoint *ep, const char *device);
 
 #endif

@@ -11,7 +11,6 @@
 #include <linux/if_link.h>
 #include <linux/sockios.h>
 #include <net/if.h>
-#include <netpacket/packet.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -37,20 +36,20 @@ static void start_counters(struct tap *tap, const struct rtnl_link_stats *now)
 	tap->rx_dropped = now->rx_dropped;
 }
 
-static void say_change(const struct tap *tap, const struct input *in, const char *device, unsigned ifindex, bool is_up)
+static void say_change(const struct tap *tap, const struct endpoint *ep, const char *device, unsigned ifindex, bool is_up)
 {
 	if (tap->ifindex != 0 && ifindex == 0)
-		log_warn("input \"%s\": interface %s is gone; looking for it each second", in->cf->name, device);
+		log_warn("input \"%s\": interface %s is gone; looking for it each second", ep->cf->name, device);
 	else if (tap->ifindex != ifindex)
 		log_info("input \"%s\": interface %s is there%s; workers are renewed one by one to read it",
-			 in->cf->name, device, is_up ? "" : ", but down");
+			 ep->cf->name, device, is_up ? "" : ", but down");
 	else if (tap->is_up && !is_up)
-		log_warn("input \"%s\": interface %s is down; waiting for it", in->cf->name, device);
+		log_warn("input \"%s\": interface %s is down; waiting for it", ep->cf->name, device);
 	else if (!tap->is_up && is_up)
-		log_info("input \"%s\": interface %s is up", in->cf->name, device);
+		log_info("input \"%s\": interface %s is up", ep->cf->name, device);
 }
 
-void tap_look(struct tap *tap, const struct input *in, const char *device, struct stats_endpoint *st)
+void tap_look(struct tap *tap, const struct endpoint *ep, const char *device, struct stats_endpoint *st)
 {
 	struct ifaddrs *all = NULL;
 	unsigned ifindex = 0;
@@ -69,7 +68,7 @@ void tap_look(struct tap *tap, const struct input *in, const char *device, struc
 	}
 	freeifaddrs(all);
 	if (!is_first)
-		say_change(tap, in, device, ifindex, is_up);
+		say_change(tap, ep, device, ifindex, is_up);
 	tap->ifindex = ifindex;
 	tap->is_up = is_up;
 	if (st)
@@ -86,7 +85,7 @@ static bool merges(int fd, const char *device, uint32_t question, uint32_t mask)
 	return ioctl(fd, SIOCETHTOOL, &ifr) == 0 && (value.data & mask);
 }
 
-void tap_offload_check(const struct input *in, const char *device)
+void tap_offload_check(const struct endpoint *ep, const char *device)
 {
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd == -1)
@@ -97,5 +96,5 @@ void tap_offload_check(const struct input *in, const char *device)
 		log_warn("input \"%s\": interface %s merges packets before they are captured (%s%s%s), so frames are "
 			 "not those of the "
 			 "wire: ethtool -K %s gro off lro off, or offload_check: false if that is wanted",
-			 in->cf->name, device, gro ? "GRO" : "", gro && lro ? ", " : "", lro ? "LRO" : "", device);
+			 ep->cf->name, device, gro ? "GRO" : "", gro && lro ? ", " : "", lro ? "LRO" : "", device);
 }

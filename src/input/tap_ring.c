@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * tap_ring: one libpcap handle: made and closed by the master, read by one worker. The order of the steps is what keeps
- * packets from arriving twice or vanishing uncounted (docs/design.md, "libpcap facts, measured").
+ * tap_ring: an AF_PACKET socket with a ring (TPACKET_V3): made, joined to its fanout group, asked for
+ * its statistics and closed. Master. The order of the steps is what keeps packets from arriving twice
+ * or vanishing uncounted (docs/design.md, "Packets").
  */
 #include "tap.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/filter.h>
-#include <linux/if_packet.h>
+#include <linux/if_ether.h>
 #include <net/if.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifndef PACKET_FANOUT_FLAG_IGNORE_OUTGOING
@@ -16,13 +19,9 @@
 #endif
 
 enum {
-	TIMEOUT_MS = 10,        /* a ring's block is handed over when full, or after this */
-	FILTER_KEEPS = 0x40000, /* libpcap's own MAXIMUM_SNAPLEN: what the program returns in place of the snaplen */
-	FILTER_MARKS = 1,       /* of each packet: it is seen that it came, and when */
-	COOKED_BYTES = 16,      /* libpcap's head before packets of interfaces that are not Ethernet */
-	COOKED_TYPE_AT = 0,
-	COOKED_PROTOCOL_AT = 14,
-	STRAGGLER_US = 20,      /* within which a CPU that was on its way into the ring by the old way is there */
+	RING_BLOCKS_MAX = 4096, /* of the largest ring_size */
+	RETIRE_MS = 10,    /* a block is handed over when full, or after this */
+	STRAGGLER_US = 20, /* within which a CPU that was on its way into the ring by the old way is there */
 };
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
@@ -30,133 +29,154 @@ enum {
 static int fanout_set(int fd, int id, unsigned mode)
 {
 	unsigned value = (unsigned)id | mode << 16;
-	return setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, sizeof value) == -1 ? -errno : 0;
+	return setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, sizeof(value)) == -1 ? -errno : 0;
 }
 
-unsigned tap_live(const struct tap *tap, unsigned ifindex)
+/* Rings that are open on the interface of this index: a group is of one interface, and one that was
+ * removed and made again is another. */
+static unsigned live(const struct tap *tap, unsigned ifindex)
 {
 	unsigned n = 0;
-	for (unsigned i = 0; i < tap->n_slots; i++)
-		n += tap->rings[i].pcap != NULL && tap->rings[i].ifindex == ifindex;
+	for (unsigned i = 0; i < tap->n_slots; i++) {
+		n += tap->rings[i].fd != -1 && tap->rings[i].ifindex == ifindex;
+		n += tap->next[i].fd != -1 && tap->next[i].ifindex == ifindex;
+	}
 	return n;
 }
 
 /* The kernel chooses the id of a new group, so that no other program is in it. */
-static int group_join(struct tap *tap, const struct input *in, unsigned ifindex, int fd)
+static int group_join(struct tap *tap, const struct endpoint *ep, const struct ring *r)
 {
-	unsigned mode = in->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
-	bool is_new = !tap->is_heir && (tap_live(tap, ifindex) == 0 || tap->group == -1);
+	unsigned mode = ep->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
+	bool is_new = live(tap, r->ifindex) == 0 || tap->group == -1;
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
-	socklen_t len = sizeof value;
-	int r = fanout_set(fd, id, mode | unique | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
-	if (r == -EINVAL)
-		r = fanout_set(fd, id, mode | unique);
-	tap->is_heir = false;
-	if (r == 0 && is_new)
-		tap->group = getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 ? -1 : value & 0xffff;
-	return r;
+	socklen_t len = sizeof(value);
+	int rc = fanout_set(r->fd, id, mode | unique | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
+	if (rc == -EINVAL)
+		rc = fanout_set(r->fd, id, mode | unique);
+	if (rc == 0 && is_new)
+		tap->group = getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value,
+					&len) == -1 ? -1 : value & 0xffff;
+	return rc;
 }
 
-/* -- filters ------------------------------------------------------------------------------------------------------- */
+/* -- options ------------------------------------------------------------------------------------------------------- */
 
-/* What libpcap does to a program before it goes to the kernel: on an interface without Ethernet heads, offsets into the
- * cooked head that libpcap makes are moved. */
-static void adapt(struct bpf_program *program, uint32_t link_type)
+/* Of packets that the program lets through so many bytes are kept. */
+static int attach(const struct tap_filter *f, int fd, uint32_t keeps, const struct endpoint *ep,
+		  struct err *err)
 {
-	for (unsigned i = 0; i < program->bf_len; i++) {
-		struct bpf_insn *insn = &program->bf_insns[i];
-		unsigned class = BPF_CLASS(insn->code), mode = BPF_MODE(insn->code);
-		bool is_load = class == BPF_LD && (mode == BPF_ABS || mode == BPF_IND);
-		if (link_type != DLT_LINUX_SLL || (int32_t)insn->k < 0 ||
-		    !(is_load || (class == BPF_LDX && mode == BPF_MSH)))
-			continue;
-		if (insn->k >= COOKED_BYTES)
-			insn->k -= COOKED_BYTES;
-		else if (insn->k == COOKED_TYPE_AT)
-			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PKTTYPE);
-		else if (insn->k == COOKED_PROTOCOL_AT)
-			insn->k = (uint32_t)(SKF_AD_OFF + SKF_AD_PROTOCOL);
-	}
-}
-
-static int compile(pcap_t *p, uint32_t link_type, const struct input *in, const char *peers,
-		   struct bpf_program *program, struct err *err)
-{
-	struct text t = {0};
-	tap_filter_make(&t, in->cf->filter, peers);
-	int r = 0;
-	if (t.failed)
-		r = err_set(err, -ENOMEM, "Input \"%s\": no memory for its filter.", in->cf->name);
-	else if (pcap_compile(p, program, t.s, 1, PCAP_NETMASK_UNKNOWN) == -1)
-		r = err_set(err, -EINVAL, "Input \"%s\": filter \"%s\": %s.", in->cf->name, t.s, pcap_geterr(p));
-	text_free(&t);
-	if (r == 0)
-		adapt(program, link_type);
-	return r;
-}
-
-/* Packets that the program lets through are kept up to so many bytes: FILTER_KEEPS, more than any has (the handle cuts
- * to the snaplen), or FILTER_MARKS. */
-static int attach(int fd, struct bpf_program *program, uint32_t keeps, const struct input *in, struct err *err)
-{
-	struct sock_fprog p = {.len = (unsigned short)program->bf_len,
-			       .filter = (struct sock_filter *)(void *)program->bf_insns};
-	for (unsigned i = 0; i < program->bf_len; i++)
-		if (program->bf_insns[i].code == (BPF_RET | BPF_K) && program->bf_insns[i].k != 0)
-			program->bf_insns[i].k = keeps;
-	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof p) == 0)
+	struct sock_fprog p = {.len = (unsigned short)f->program.bf_len,
+			       .filter = (struct sock_filter *)(void *)f->program.bf_insns};
+	for (unsigned i = 0; i < p.len; i++)
+		if (p.filter[i].code == (BPF_RET | BPF_K) && p.filter[i].k != 0)
+			p.filter[i].k = keeps;
+	if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof(p)) == 0)
 		return 0;
-	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.", in->cf->name, strerror(errno));
+	return err_set(err, -errno, "Input \"%s\": the kernel refuses the filter: %s.",
+		       ep->cf->name, strerror(errno));
 }
 
-/* Not pcap_setfilter: on a live handle it loses packets (67 and 249 in 296 renewals), and always it has the ring's
- * present block filtered once more by itself, where `inbound` cannot be known and is false: the first block of each
- * ring, some hundred packets, would vanish (libpcap 1.10.3, measured). */
-int ring_filter(struct ring *r, const struct input *in, const char *peers, struct err *err)
+static int set_promiscuous(struct ring *r, bool is_on)
 {
-	struct bpf_program program;
-	int rc = compile(r->pcap, r->link_type, in, peers, &program, err);
+	struct packet_mreq m = {.mr_ifindex = (int)r->ifindex, .mr_type = PACKET_MR_PROMISC};
+	int what = is_on ? PACKET_ADD_MEMBERSHIP : PACKET_DROP_MEMBERSHIP;
+	if (r->ifindex == 0 || r->is_promiscuous == is_on)
+		return 0;
+	r->is_promiscuous = is_on;
+	r->place->is_promiscuous = is_on;
+	return setsockopt(r->fd, SOL_PACKET, what, &m, sizeof(m)) == -1 ? -errno : 0;
+}
+
+int ring_adjust(struct tap *tap, const struct endpoint *ep, struct ring *r,
+		struct err *err)
+{
+	int rc = tap_filter_renew(tap, ep, err);
+	if (rc == 0 && r->filter != tap->filter.number)
+		rc = attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 	if (rc != 0)
 		return rc;
-	rc = attach(r->fd, &program, FILTER_KEEPS, in, err);
-	pcap_freecode(&program);
-	return rc;
+	r->filter = tap->filter.number;
+	rc = set_promiscuous(r, ep->cf->promiscuous);
+	return rc == 0 ? 0
+		       : err_set(err, rc,
+				 "Input \"%s\": interface %s: promiscuous mode cannot be changed: %s.",
+				 ep->cf->name, ep->name, strerror(-rc));
 }
 
 /* -- opening ------------------------------------------------------------------------------------------------------- */
 
-static int say_failure(const struct input *in, const char *device, pcap_t *p, int code, struct err *err)
+/* A ring of the size that the kernel has memory for, in steps of a twentieth. */
+static int make_blocks(struct ring *r)
 {
-	const char *more = pcap_geterr(p), *what = pcap_statustostr(code);
-	int r = code == PCAP_ERROR_PERM_DENIED      ? -EPERM
-		: code == PCAP_ERROR_NO_SUCH_DEVICE ? -ENODEV
-		: code == PCAP_ERROR_IFACE_NOT_UP   ? -ENETDOWN
-						    : -EIO;
-	return err_set(err, r, "Input \"%s\": cannot capture on interface %s: %s%s%s%s.", in->cf->name, device,
-		       what, more[0] && strcmp(more, what) ? ": " : "", strcmp(more, what) ? more : "",
-		       r == -EPERM ? "; start as root, or with CAP_NET_RAW" : "");
+	int version = TPACKET_V3;
+	if (setsockopt(r->fd, SOL_PACKET, PACKET_VERSION, &version, sizeof(version)) == -1)
+		return -errno;
+	r->n_blocks = (unsigned)MAX(r->size_bytes / RING_BLOCK_BYTES, 1);
+	for (;; r->n_blocks -= MAX(r->n_blocks / 20, 1)) {
+		struct tpacket_req3 req = {.tp_block_size = RING_BLOCK_BYTES,
+					   .tp_block_nr = r->n_blocks,
+					   .tp_frame_size = RING_BLOCK_BYTES,
+					   .tp_frame_nr = r->n_blocks,
+					   .tp_retire_blk_tov = RETIRE_MS,
+					   .tp_sizeof_priv = RING_PRIVATE_BYTES};
+		if (setsockopt(r->fd, SOL_PACKET, PACKET_RX_RING, &req, sizeof(req)) == 0)
+			return 0;
+		if (errno != ENOMEM || r->n_blocks == 1)
+			return -errno;
+	}
 }
 
-static int activate(const struct input *in, const char *device, pcap_t *p, struct err *err)
+/* Only whole rings can be mapped; the master keeps the page with the place, and no child inherits it: a
+ * mapping keeps a ring in its group. */
+static int map_place(struct ring *r)
 {
-	pcap_set_snaplen(p, (int)in->cf->snaplen);
-	pcap_set_promisc(p, in->cf->promiscuous);
-	pcap_set_timeout(p, TIMEOUT_MS);
-	pcap_set_buffer_size(p, (int)in->cf->ring_size);
-	pcap_set_tstamp_precision(p, PCAP_TSTAMP_PRECISION_NANO);
-	int code = pcap_activate(p);
-	if (code < 0)
-		return say_failure(in, device, p, code, err);
-	char why[PCAP_ERRBUF_SIZE] = "";
-	/* This also closes an eventfd that a blocking handle polls beside its socket: the socket is all that a worker
-	 * keeps. */
-	if (pcap_setnonblock(p, 1, why) == -1)
-		return err_set(err, -EIO, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
-	if (pcap_get_tstamp_precision(p) != PCAP_TSTAMP_PRECISION_NANO)
-		return err_set(err, -ENOTSUP, "Input \"%s\": interface %s has no time stamps in nanoseconds.",
-			       in->cf->name, device);
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	const size_t size = (size_t)r->n_blocks * RING_BLOCK_BYTES;
+	char *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
+	if (m == MAP_FAILED)
+		return -errno;
+	munmap(m + page, size - page);
+	r->place = ring_place(m);
+	return madvise(m, page, MADV_DONTFORK) == -1 ? -errno : 0;
+}
+
+/* The kernel does not say how large a ring is, but maps it only as it is. */
+int ring_adopt(struct ring *r, int fd)
+{
+	struct sockaddr_ll at = {.sll_ifindex = 0};
+	socklen_t len = sizeof(at);
+	int rc = -EINVAL;
+	*r = (struct ring){.fd = fd};
+	if (getsockname(fd, (struct sockaddr *)(void *)&at, &len) == -1)
+		rc = -errno;
+	while (rc == -EINVAL && r->n_blocks < RING_BLOCKS_MAX) {
+		r->n_blocks++;
+		rc = map_place(r);
+	}
+	if (rc != 0) {
+		ring_close(r, NULL);
+		return rc;
+	}
+	r->ifindex = (unsigned)at.sll_ifindex;
+	r->stored = r->place->stored;
+	r->size_bytes = r->place->size_bytes;
+	r->link_type = r->place->link_type;
+	r->is_promiscuous = r->place->is_promiscuous;
 	return 0;
+}
+
+static int bind_device(const struct ring *r)
+{
+	struct sockaddr_ll at = {.sll_family = AF_PACKET,
+				 .sll_protocol = htons(ETH_P_ALL),
+				 .sll_ifindex = (int)r->ifindex};
+	int trouble = 0;
+	socklen_t len = sizeof(trouble);
+	if (bind(r->fd, (const struct sockaddr *)(const void *)&at, sizeof(at)) == -1)
+		return -errno;
+	return getsockopt(r->fd, SOL_SOCKET, SO_ERROR, &trouble, &len) == -1 ? -errno : -trouble; /* it is down */
 }
 
 static void wait_for_stragglers(void)
@@ -165,93 +185,107 @@ static void wait_for_stragglers(void)
 		;
 }
 
-/* Until it joins, the ring sees what others of the group read. So packets are only marked until it is in the group, and
- * those of the moment around the join, of which nobody can tell whose they are, are lost and counted: none is read
- * twice. */
-static int join(struct tap *tap, const struct input *in, const char *device, struct ring *made,
-		struct bpf_program *program, struct err *err)
+/* A socket has to be bound before it can join, and until it has, the ring sees what others of the
+ * group read. So packets are only marked until it is in the group, and those of the moment around
+ * the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
+static int join(struct tap *tap, const struct endpoint *ep, struct ring *r,
+		struct err *err)
 {
-	int rc = attach(made->fd, program, FILTER_MARKS, in, err);
+	int rc = attach(&tap->filter, r->fd, RING_MARKED_BYTES, ep, err);
 	if (rc != 0)
 		return rc;
-	ring_statistics(made, made->fd, NULL);
-	made->discard = made->stored;
-	rc = group_join(tap, in, made->ifindex, made->fd);
+	rc = set_promiscuous(r, ep->cf->promiscuous);
+	if (rc == 0)
+		rc = bind_device(r);
+	if (rc != 0)
+		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.",
+			       ep->cf->name, ep->name,
+			       strerror(-rc));
+	ring_statistics(r, NULL);
+	r->place->discard = r->stored;
+	rc = group_join(tap, ep, r);
 	if (rc != 0)
 		return err_set(err, rc,
 			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
-			       in->cf->name, device, strerror(-rc));
+			       ep->cf->name, ep->name, strerror(-rc));
 	wait_for_stragglers();
-	return attach(made->fd, program, FILTER_KEEPS, in, err);
+	r->filter = tap->filter.number;
+	return attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 }
 
-int ring_open(struct tap *tap, const struct input *in, const char *device, struct ring *r, struct err *err)
+static int make(const struct endpoint *ep, struct ring *r, struct err *err)
 {
-	char why[PCAP_ERRBUF_SIZE] = "";
-	int rc;
+	int type = r->link_type == DLT_LINUX_SLL ? SOCK_DGRAM : SOCK_RAW; /* as libpcap does */
+	r->fd = socket(AF_PACKET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int rc = r->fd == -1 ? -errno : make_blocks(r);
+	if (rc == 0)
+		rc = map_place(r);
+	if (rc == 0) {
+		r->place->size_bytes = r->size_bytes;
+		r->place->link_type = r->link_type;
+	}
+	return rc == 0 ? 0
+		       : err_set(err, rc,
+				 "Input \"%s\": interface %s: cannot make a ring (TPACKET_V3) of %llu bytes: %s.",
+				 ep->cf->name, ep->name, (unsigned long long)r->size_bytes, strerror(-rc));
+}
+
+int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
+	      struct err *err)
+{
 	*r = (struct ring){.fd = -1};
-	pcap_t *p = pcap_create(device, why);
-	if (!p)
-		return err_set(err, -ENOMEM, "Input \"%s\": interface %s: %s.", in->cf->name, device, why);
-	rc = activate(in, device, p, err);
-	struct ring made = {.pcap = p, .fd = -1};
-	struct bpf_program program;
-	if (rc == 0) {
-		made.fd = pcap_fileno(p);
-		made.link_type = (uint32_t)pcap_datalink(p);
-		made.ifindex = if_nametoindex(device);
-		made.mark_bytes = FILTER_MARKS + (made.link_type == DLT_LINUX_SLL ? COOKED_BYTES : 0);
-		rc = compile(p, made.link_type, in, tap->peers.s ? tap->peers.s : "", &program, err);
-	}
-	if (rc == 0) {
-		rc = join(tap, in, device, &made, &program, err);
-		pcap_freecode(&program);
-	}
-	if (rc != 0) {
-		pcap_close(p);
+	int rc = tap_filter_renew(tap, ep, err);
+	if (rc != 0)
 		return rc;
-	}
-	*r = made;
-	return 0;
+	struct ring made = {.fd = -1,
+			    .ifindex = tap->filter.ifindex,
+			    .link_type = tap->filter.link_type,
+			    .size_bytes = ep->cf->ring_size};
+	rc = make(ep, &made, err);
+	if (rc == 0)
+		rc = join(tap, ep, &made, err);
+	if (rc == 0)
+		*r = made;
+	else
+		ring_close(&made, NULL);
+	return rc;
 }
 
-/* -- counting and closing --------------------------------------------------------------------------------------------
- */
+/* -- counting and closing ------------------------------------------------------------------------------------------ */
 
-void ring_statistics(struct ring *r, int fd, struct stats_endpoint *st)
+void ring_statistics(struct ring *r, struct stats_endpoint *st)
 {
-	struct tpacket_stats now; /* 32 bits; reading starts them anew; the first includes the second */
-	socklen_t len = sizeof now;
-	if (getsockopt(fd, SOL_PACKET, PACKET_STATISTICS, &now, &len) == -1)
+	struct tpacket_stats_v3 now; /* 32 bits; reading starts them anew; the first includes the second */
+	socklen_t len = sizeof(now);
+	if (getsockopt(r->fd, SOL_PACKET, PACKET_STATISTICS, &now, &len) == -1)
 		return;
 	r->stored += now.tp_packets - now.tp_drops;
-	if (!st)
+	r->place->stored = r->stored;
+	if (st == NULL)
 		return;
 	st->passed_packets += now.tp_packets;
 	st->dropped_ring_packets += now.tp_drops;
 }
 
-uint64_t ring_close(struct ring *r, uint64_t taken, struct stats_endpoint *st)
+uint64_t ring_waiting(const struct ring *r)
 {
-	/* pcap_close takes its time (it unmaps the ring), and the kernel goes on counting: so the last look is at a
-	 * copy. */
-	int fd = dup(r->fd);
-	pcap_close(r->pcap);
-	if (fd != -1) {
-		ring_statistics(r, fd, st);
-		close(fd);
-	}
-	uint64_t stored = r->stored - r->discard, own = taken > r->discard ? taken - r->discard : 0;
-	*r = (struct ring){.fd = -1};
-	return stored > own ? stored - own : 0;
+	uint64_t gone = __atomic_load_n(&r->place->taken, __ATOMIC_RELAXED);
+	return r->stored > gone ? r->stored - gone : 0;
 }
 
-/* -- a live ring ------------------------------------------------------------------------------------------------------
- */
-
-void ring_shut(struct ring *r)
+uint64_t ring_close(struct ring *r, struct stats_endpoint *st)
 {
-	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-	struct sock_fprog program = {.len = 1, .filter = &nothing};
-	setsockopt(r->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+	uint64_t waiting = 0;
+	if (r->fd == -1)
+		return 0;
+	if (r->place != NULL) {
+		ring_statistics(r, st);
+		uint64_t discard = __atomic_load_n(&r->place->discard, __ATOMIC_RELAXED);
+		waiting = ring_waiting(r);
+		waiting -= MIN(waiting, discard);
+		munmap((char *)r->place - RING_PLACE_AT, (size_t)sysconf(_SC_PAGESIZE));
+	}
+	close(r->fd);
+	*r = (struct ring){.fd = -1};
+	return waiting;
 }

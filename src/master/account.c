@@ -36,7 +36,7 @@ static void account_endpoint(const struct input *in, const struct endpoint *ep)
 	if (ep->receive_buffer_bytes < want)
 		log_warn("input \"%s\": %s %s got a receive buffer of %s, asked for %s: set sysctl "
 			 "net.core.rmem_max=%llu, or "
-			 "start as root",
+			 "start as root with CAP_NET_ADMIN",
 			 in->cf->name, in->type->name, ep->name,
 			 text_format_bytes(got, sizeof got, ep->receive_buffer_bytes),
 			 text_format_bytes(asked, sizeof asked, want), (ull)want);
@@ -51,7 +51,7 @@ static void account_program(const struct master *m)
 		 MILLRACE_VERSION, m->n_slots, m->n_slots == 1 ? "" : "s", m->cf->workers ? "" : " (one for each CPU)",
 		 id->user, id->group, kept.s ? kept.s : "");
 	text_free(&kept);
-	if (id->is_root && id->uid == 0 && m->cf->user[0])
+	if (id->uid == 0 && m->cf->user[0])
 		log_warn(
 		    "workers are root, without capabilities: any file of root's is theirs; let `user` name another");
 	if (!m->cf->seccomp)
@@ -64,7 +64,7 @@ void account_start(struct master *m)
 	account_program(m);
 	for (size_t i = 0; i < m->n_inputs; i++)
 		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			account_endpoint(&m->inputs[i], &m->inputs[i].endpoints[k]);
+			account_endpoint(&m->inputs[i], m->inputs[i].endpoints[k]);
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
 		if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
@@ -88,11 +88,12 @@ static struct read_total read_by(const struct master *m, unsigned slot)
 	struct read_total total = {0, 0};
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		const struct input *in = &m->inputs[i];
-		const struct stats_input *st = stats_block(m->copy, (int)slot, STATS_INPUT, in->index);
-		total.packets += in->type->is_stream    ? st->reads
-				 : in->type->is_packets ? st->received_packets
-							: st->received_datagrams;
-		total.bytes += st->received_bytes;
+		struct stats_input st;
+		stats_sum(m->copy, (int)slot, STATS_INPUT, in->index, &st);
+		total.packets += in->type->is_stream    ? st.reads
+				 : in->type->is_packets ? st.received_packets
+							: st.received_datagrams;
+		total.bytes += st.received_bytes;
 	}
 	return total;
 }
@@ -121,12 +122,7 @@ void account_second(struct master *m)
 static struct stats_input sum_input(const struct master *m, unsigned index)
 {
 	struct stats_input sum;
-	memset(&sum, 0, sizeof sum);
-	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const uint64_t *st = stats_block(m->copy, (int)i, STATS_INPUT, index);
-		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
-			((uint64_t *)&sum)[k] += st[k];
-	}
+	stats_sum(m->copy, STATS_ALL, STATS_INPUT, index, &sum);
 	return sum;
 }
 
@@ -196,12 +192,7 @@ static void account_removed_input(const struct master *m, unsigned index)
 static struct stats_backend sum_backend(const struct master *m, unsigned index)
 {
 	struct stats_backend sum;
-	memset(&sum, 0, sizeof sum);
-	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const uint64_t *st = stats_block(m->copy, (int)i, STATS_BACKEND, index);
-		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
-			((uint64_t *)&sum)[k] += st[k];
-	}
+	stats_sum(m->copy, STATS_ALL, STATS_BACKEND, index, &sum);
 	return sum;
 }
 
@@ -236,12 +227,7 @@ static void say_why(const char *output, const struct stats_backend *be)
 static struct stats_output sum_output(const struct master *m, unsigned index)
 {
 	struct stats_output sum;
-	memset(&sum, 0, sizeof sum);
-	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
-		const uint64_t *st = stats_block(m->copy, (int)i, STATS_OUTPUT, index);
-		for (size_t k = 0; k < sizeof sum / sizeof *st; k++)
-			((uint64_t *)&sum)[k] += st[k];
-	}
+	stats_sum(m->copy, STATS_ALL, STATS_OUTPUT, index, &sum);
 	return sum;
 }
 
@@ -325,6 +311,13 @@ void account_last(struct master *m)
 	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_OUTPUT); i++)
 		if (stats_copy_is_retired(m->copy, STATS_OUTPUT, i))
 			account_output(m, i);
+	for (unsigned i = 0; i < stats_copy_slots(m->copy); i++) {
+		ull n = stats_named(m->copy, STATS_ALL, STATS_SLOT, i, "unbelievable_ends");
+		if (n > 0)
+			log_warn("worker %u's numbers were not to be believed when it ended (%llu time%s): what it did "
+				 "just before is not in this account",
+				 i, n, n == 1 ? "" : "s");
+	}
 	if (stats_check(m->copy, &t) > 0)
 		log_error("the account does not balance: %s", t.s ? t.s : "");
 	text_free(&t);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The control socket: one line asked, one line answered, then the connection ends. At most 16 clients and 5 seconds
- * each, and who comes when it is full takes the place of the oldest, so that one which hangs or floods harms nobody.
+ * each, and who comes when it is full takes the place of the oldest, so that one which hangs or floods harms nobody. Who
+ * waits for an answer that takes its time keeps his place, and is known to others by number only: he may go away.
  * Everything that is only numbers is computed by millracectl from the pages' descriptor; what is left here is short.
  * Master only.
  */
@@ -23,7 +24,7 @@ struct client {
 	bool is_waiting; /* for control_answer */
 	char line[LINE_BYTES];
 	size_t len;
-	uint64_t number; /* clients before it */
+	uint64_t number; /* from 1, in the order in which they came */
 };
 
 struct control {
@@ -38,8 +39,6 @@ struct control {
 static void client_close(struct client *c)
 {
 	struct master *m = c->control->m;
-	if (c->is_waiting)
-		reload_client_gone(m, c);
 	ev_io_stop(m->loop, &c->io);
 	ev_timer_stop(m->loop, &c->timeout);
 	close(c->fd);
@@ -50,25 +49,31 @@ static void client_close(struct client *c)
 
 struct answer {
 	struct text text;
-	int fd; /* a descriptor to go with it; -1: none */
+	int fd; /* a descriptor to go with it, borrowed; -1: none */
 	struct client *client;
 	bool is_later; /* control_answer will be called */
 };
 
-static void ask_PAGES(struct master *m, const char *arg, struct answer *a)
+static void ask_pages(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
-	struct err err = {""};
-	int r = stats_reader_fd(m->stats, &err);
-	if (r < 0) {
-		text_add(&a->text, "error %s", err.text);
-		return;
-	}
-	a->fd = r;
+	a->fd = stats_reader_fd(m->stats, 0);
 	text_add(&a->text, "ok %s %d", MILLRACE_VERSION, (int)getpid());
 }
 
-static void ask_LOG(struct master *m, const char *arg, struct answer *a)
+/* The other files, one an answer: there may be more than a socket's buffer holds. */
+static void ask_page(struct master *m, const char *arg, struct answer *a)
+{
+	uint64_t file;
+	bool is_number = text_parse_uint(arg, &file) == 0 && file < stats_files(m->stats);
+	a->fd = is_number ? stats_reader_fd(m->stats, (unsigned)file) : -1;
+	if (a->fd == -1)
+		text_add(&a->text, "error there are the pages 0 to %u", stats_files(m->stats) - 1);
+	else
+		text_add(&a->text, "ok %s %d", MILLRACE_VERSION, (int)getpid());
+}
+
+static void ask_log(struct master *m, const char *arg, struct answer *a)
 {
 	enum log_level level;
 	char shown[64];
@@ -78,36 +83,39 @@ static void ask_LOG(struct master *m, const char *arg, struct answer *a)
 		return;
 	}
 	log_set_level(level);
-	slots_tell_all(m, LINK_LOG, level);
-	keeper_tell(m, MONITOR_LOG, level, -1);
+	slots_tell_all(m, LINK_LOG, level, "", "", -1);
+	monitor_child_tell(m, MONITOR_LOG, level, -1);
 	text_add(&a->text, "ok log level is %s", arg);
 }
 
-static void ask_DRAIN(struct master *m, const char *arg, struct answer *a)
+static void ask_drain(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
 	master_drain(m, m->cf->drain_timeout);
 	text_add(&a->text, "ok draining");
 }
 
-static void ask_RELOAD(struct master *m, const char *arg, struct answer *a)
+static uint64_t answer_later(struct master *m, struct answer *a)
+{
+	a->is_later = a->client->is_waiting = true;
+	ev_timer_stop(m->loop, &a->client->timeout);
+	return a->client->number;
+}
+
+static void ask_reload(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
 	if (m->reload) {
 		text_add(&a->text, "error a reload is under way; ask again when it is done");
 		return;
 	}
-	a->is_later = a->client->is_waiting = true;
-	ev_timer_stop(m->loop, &a->client->timeout);
-	reload_begin(m, a->client);
+	reload_begin(m, answer_later(m, a));
 }
 
-static void ask_UPGRADE(struct master *m, const char *arg, struct answer *a)
+static void ask_upgrade(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
-	a->is_later = a->client->is_waiting = true;
-	ev_timer_stop(m->loop, &a->client->timeout);
-	upgrade_begin(m, a->client);
+	upgrade_begin(m, answer_later(m, a));
 }
 
 /* The newest last. */
@@ -123,25 +131,34 @@ static int by_time(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static size_t collect_invalid(struct master *m, struct shown_line *shown, size_t n)
+static size_t keep_newest(struct shown_line *shown, size_t n)
+{
+	qsort(shown, n, sizeof(*shown), by_time);
+	if (n <= INVALID_SHOWN)
+		return n;
+	memmove(shown, shown + n - INVALID_SHOWN, INVALID_SHOWN * sizeof(*shown));
+	return INVALID_SHOWN;
+}
+
+/* Of both receive batches of each slot: of the worker that there is, and of the one before it. */
+static size_t collect_invalid(struct master *m, struct shown_line *shown)
 {
 	struct invalid_line lines[INVALID_KEPT];
+	size_t n = 0;
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		for (unsigned slot = 0; slot < m->n_slots; slot++) {
-			size_t k = invalid_take(&m->inputs[i], slot, lines);
-			while (k > 0)
-				shown[n++] = (struct shown_line){lines[--k], m->inputs[i].cf->name, slot};
-			qsort(shown, n, sizeof(*shown), by_time);
-			if (n > INVALID_SHOWN) {
-				memmove(shown, shown + n - INVALID_SHOWN, INVALID_SHOWN * sizeof(*shown));
-				n = INVALID_SHOWN;
-			}
+		for (unsigned k = 0; k < 2 * m->n_slots; k++) {
+			if (receive_fd(m->receive, k / 2, k % 2) == -1)
+				continue; /* no memory of it here */
+			size_t taken = invalid_take(receive_batch(m->receive, k / 2, k % 2, m->inputs[i].index), lines);
+			while (taken > 0)
+				shown[n++] = (struct shown_line){lines[--taken], m->inputs[i].cf->name, k / 2};
+			n = keep_newest(shown, n);
 		}
 	}
 	return n;
 }
 
-static void ask_INVALID(struct master *m, const char *arg, struct answer *a)
+static void ask_invalid(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
 	char when[64];
@@ -150,7 +167,7 @@ static void ask_INVALID(struct master *m, const char *arg, struct answer *a)
 		text_add(&a->text, "error no memory");
 		return;
 	}
-	size_t n = collect_invalid(m, shown, 0);
+	size_t n = collect_invalid(m, shown);
 	text_add(&a->text, "ok");
 	if (n == 0)
 		text_add(&a->text, " no invalid line came yet");
@@ -182,11 +199,23 @@ static void say(struct client *c, struct text *t, int fd)
 		net_send_fd(c->fd, t->s, t->len, fd); /* fits the socket's buffer, or the client has its own trouble */
 }
 
-void control_answer(struct client *c, struct text *t)
+void control_answer(struct master *m, uint64_t client, struct text *t)
 {
-	c->is_waiting = false;
-	say(c, t, -1);
-	client_close(c);
+	for (size_t i = 0; m->control && i < CLIENTS_MAX; i++) {
+		struct client *c = &m->control->clients[i];
+		if (!c->control || !c->is_waiting || c->number != client)
+			continue;
+		say(c, t, -1);
+		client_close(c);
+	}
+}
+
+int control_client_fd(const struct master *m, uint64_t client)
+{
+	for (size_t i = 0; client && m->control && i < CLIENTS_MAX; i++)
+		if (m->control->clients[i].control && m->control->clients[i].number == client)
+			return m->control->clients[i].fd;
+	return -1;
 }
 
 /* True when the client is done. */
@@ -209,8 +238,6 @@ static bool answer(struct client *c, size_t len)
 		commands[i].ask(c->control->m, arg ? arg : "", &a);
 	if (!a.is_later)
 		say(c, &a.text, a.fd);
-	if (a.fd != -1)
-		close(a.fd);
 	text_free(&a.text);
 	return !a.is_later;
 }
@@ -248,35 +275,56 @@ static void timed_out(struct ev_loop *loop, struct ev_timer *timer, int events)
 	client_close(timer->data);
 }
 
-/* Who has asked is answered at once: all that sit here are still to ask, and the oldest makes place. */
+/* The oldest of those that are still to ask makes place. NULL: all wait for an answer. */
 static struct client *free_place(struct control *control)
 {
-	struct client *oldest = &control->clients[0];
+	struct client *oldest = NULL;
 	for (size_t i = 0; i < CLIENTS_MAX; i++) {
 		struct client *c = &control->clients[i];
 		if (!c->control)
 			return c;
-		if (c->number < oldest->number)
+		if (!c->is_waiting && (!oldest || c->number < oldest->number))
 			oldest = c;
 	}
-	client_close(oldest);
+	if (oldest)
+		client_close(oldest);
 	return oldest;
 }
 
-static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+/* Takes fd. NULL: there is no place. */
+static struct client *client_new(struct control *control, int fd)
 {
-	(void)events;
-	struct control *control = io->data;
-	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	if (fd == -1)
-		return;
+	struct ev_loop *loop = control->m->loop;
 	struct client *c = free_place(control);
+	if (!c) {
+		close(fd);
+		return NULL;
+	}
 	*c = (struct client){.control = control, .fd = fd, .number = ++control->n_clients};
 	ev_io_init(&c->io, readable, fd, EV_READ);
 	ev_timer_init(&c->timeout, timed_out, client_seconds, 0);
 	c->io.data = c->timeout.data = c;
 	ev_io_start(loop, &c->io);
 	ev_timer_start(loop, &c->timeout);
+	return c;
+}
+
+static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd != -1)
+		client_new(io->data, fd);
+}
+
+uint64_t control_adopt_client(struct master *m, int fd)
+{
+	struct client *c = m->control ? client_new(m->control, fd) : NULL;
+	if (!c)
+		return 0;
+	c->is_waiting = true;
+	ev_timer_stop(m->loop, &c->timeout);
+	return c->number;
 }
 
 static int give_to_group(const struct conf *cf, const char *path, struct err *err)
@@ -296,8 +344,7 @@ static void stop_listening(struct control *control)
 		return;
 	ev_io_stop(control->m->loop, &control->io);
 	close(control->fd);
-	if (control->m->owns_paths)
-		unlink(control->path);
+	unlink(control->path);
 	free(control->path);
 	control->path = NULL;
 	control->fd = -1;
@@ -353,14 +400,9 @@ static int inherit(struct master *m)
 	control->fd = m->control_fd;
 	ev_io_init(&control->io, acceptable, control->fd, EV_READ);
 	control->io.data = control;
+	ev_io_start(m->loop, &control->io);
 	m->control = control;
 	return 0;
-}
-
-void control_pause(struct master *m, bool is_paused)
-{
-	if (m->control && m->control->fd != -1)
-		(is_paused ? ev_io_stop : ev_io_start)(m->loop, &m->control->io);
 }
 
 int control_fd(const struct master *m, const char **path)

@@ -52,8 +52,8 @@ int daemon_begin(struct master *m, bool *is_parent, struct err *err)
 {
 	int ends[2];
 	*is_parent = false;
-	if (!m->cf->daemon || upgrade_has_predecessor())
-		return 0; /* a predecessor has gone to the background for us */
+	if (!m->cf->daemon || master_resumes())
+		return 0; /* it is there already */
 	if (m->cf->path && m->cf->path[0] != '/')
 		return err_set(
 		    err, -EINVAL,

@@ -12,8 +12,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* A worker that has not left so long after its own deadline is killed. */
-static const double late_seconds = 0.7;
 /* Pages in the (sparse) file for more workers, which a reload may ask for. */
 enum { SLOTS_ROOM = 64 };
 
@@ -36,8 +34,8 @@ static void reopen_files(struct master *m)
 	struct err err = {""};
 	if (log_file_fd() != -1) {
 		if (log_file_open(m->cf->log, &err) == 0) {
-			slots_tell_file(m, LINK_FILE_LOG, log_file_fd());
-			keeper_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
+			slots_tell_all(m, LINK_REOPEN, 0, "", "", log_file_fd());
+			monitor_child_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
 		} else {
 			log_error("%s", err.text);
 		}
@@ -45,7 +43,7 @@ static void reopen_files(struct master *m)
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		output_open_file(&m->outputs[i]);
 		if (m->outputs[i].file != -1)
-			slots_tell_file(m, m->outputs[i].index, m->outputs[i].file);
+			slots_tell_all(m, LINK_REOPEN, 0, m->outputs[i].cf->name, "", m->outputs[i].file);
 	}
 }
 
@@ -59,17 +57,16 @@ static void obey(struct master *m, const struct signal_row *row)
 		master_drain(m, 0);
 		break;
 	case SIGNAL_REAP:
-		slots_reap(m);
-		keeper_reap(m);
+		process_reap_strangers();
 		break;
 	case SIGNAL_REOPEN:
 		reopen_files(m);
 		break;
 	case SIGNAL_RELOAD:
-		reload_begin(m, NULL);
+		reload_begin(m, 0);
 		break;
 	case SIGNAL_UPGRADE:
-		upgrade_begin(m, NULL);
+		upgrade_begin(m, 0);
 		break;
 	}
 }
@@ -119,6 +116,7 @@ static int signals_init(struct master *m, struct err *err)
 		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
 	ev_io_init(&m->signals, signalled, fd, EV_READ);
 	m->signals.data = m;
+	ev_set_priority(&m->signals, EV_MAXPRI); /* what the whole group was told comes before what a worker says of it */
 	ev_io_start(m->loop, &m->signals);
 	return 0;
 }
@@ -148,8 +146,8 @@ static void deadline_passed(struct ev_loop *loop, struct ev_timer *timer, int ev
 	}
 	for (unsigned i = 0; i < m->n_slots; i++)
 		if (!m->slots[i].was_ready)
-			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].why[0] ? ": " : "",
-				  m->slots[i].why);
+			log_error("worker %u is not ready after start_timeout%s%s", i, m->slots[i].now->why[0] ? ": " : "",
+				  m->slots[i].now->why);
 	master_stop(m, MASTER_EXIT_ERROR);
 }
 
@@ -165,32 +163,29 @@ static void drain(struct master *m, uint64_t deadline_us)
 	if (!m->is_draining)
 		account_drain(m);
 	m->is_draining = true;
-	m->drain_at_us = 0;
-	set_deadline(m, (double)deadline_us / 1e6 + late_seconds);
+	set_deadline(m, (double)(deadline_us + MASTER_LATE_US) / 1e6);
 	slots_drain(m, deadline_us);
 }
 
 void master_drain(struct master *m, uint64_t deadline_us)
 {
-	if ((m->is_draining || m->drain_at_us) && deadline_us > 0)
+	if (m->is_draining && deadline_us > 0)
 		return;
 	log_info("draining: at most %.1f s", (double)deadline_us / 1e6);
 	reload_abort(m);
 	upgrade_abort(m);
 	if (!m->is_draining)
 		notify_stopping(m);
-	if (deadline_us > 0 && m->has_started && slots_are_rolling(m))
-		m->drain_at_us = clock_us() + deadline_us;
-	else
-		drain(m, deadline_us);
+	drain(m, deadline_us);
 }
 
-void master_look_at_drain(struct master *m)
+void master_look(struct master *m)
 {
-	uint64_t now_us = clock_us();
-	if (m->drain_at_us && (!slots_are_rolling(m) || now_us >= m->drain_at_us))
-		drain(m, m->drain_at_us > now_us ? m->drain_at_us - now_us : 0);
+	reload_look(m);
+	slots_look(m);
 }
+
+/* -- the start and the end of serving ------------------------------------------------------------------------------ */
 
 static void end_when_done(struct master *m);
 
@@ -203,10 +198,6 @@ void master_ready(struct master *m)
 			return;
 	m->has_started = true;
 	ev_timer_stop(m->loop, &m->deadline);
-	if (m->holds) {
-		upgrade_ready(m);
-		return;
-	}
 	log_info("millrace is serving with %u worker%s", m->n_slots, m->n_slots == 1 ? "" : "s");
 	notify_ready(m);
 	daemon_ready(m);
@@ -225,10 +216,10 @@ static void end_when_done(struct master *m)
 	master_drain(m, m->cf->drain_timeout);
 }
 
-void master_input_done(struct master *m, unsigned index)
+void master_input_done(struct master *m, const char *name)
 {
 	for (size_t i = 0; i < m->n_inputs; i++)
-		if (m->inputs[i].index == index)
+		if (strcmp(m->inputs[i].cf->name, name) == 0)
 			m->inputs[i].is_done = true;
 	end_when_done(m);
 }
@@ -237,12 +228,13 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 {
 	(void)loop, (void)events;
 	struct master *m = timer->data;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_kernel_drops(&m->inputs[i], m->page);
+	registry_count(&m->registry);
 	stats_publish(m->page);
-	if (m->has_started && !m->is_draining && !m->drain_at_us)
+	stats_belief_look(m->belief, clock_us());
+	if (m->has_started && !m->is_draining)
 		slots_renew_stale(m);
-	master_look_at_drain(m);
+	if (m->has_started && !m->is_draining && registry_look_at_paths(&m->registry))
+		reload_begin(m, 0); /* binds them anew */
 	account_second(m);
 	table_second(m);
 }
@@ -274,24 +266,27 @@ unsigned master_workers(const struct conf *cf)
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
-	struct world w = {.n_slots = m->n_slots}, none;
+	struct generation g = {.n_slots = m->n_slots_wanted}, none;
 	m->stats = stats_new(m->n_slots, MIN(MAX(SLOTS_ROOM, 4 * m->n_slots), STATS_SLOTS_MAX), err);
-	if (!m->stats)
+	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
+	if (!m->receive)
 		return -ENOMEM;
 	m->page = stats_master_page(m->stats);
-	int r = world_outputs(m, cf, &w, err);
+	registry_init(&m->registry, m->stats);
+	resume_endpoints(m);
+	int r = generation_outputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_inputs(m, cf, &w, err);
+		r = generation_inputs(m, cf, &g, err);
 	if (r == 0)
-		r = world_finish_outputs(m, &w, false, err);
-	for (size_t i = 0; r == 0 && i < w.n_outputs; i++)
-		if (w.outputs[i].type->fill)
-			w.outputs[i].type->fill(&w.outputs[i]);
+		r = generation_finish_outputs(m, &g, false, err);
+	for (size_t i = 0; r == 0 && i < g.n_outputs; i++)
+		if (g.outputs[i].type->fill && !resume_fill(&g.outputs[i]))
+			g.outputs[i].type->fill(&g.outputs[i]);
 	if (r != 0) {
-		world_give_up(m, &w);
+		generation_give_up(m, &g);
 		return r;
 	}
-	world_enter(m, &w, &none);
+	generation_enter(m, &g, &none);
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;
@@ -299,17 +294,20 @@ static int make_shared(struct master *m, struct err *err)
 	stats_touch(m->page, STATS_MASTER, 0);
 	stats_publish(m->page);
 	m->copy = stats_copy_new(m->stats);
-	return m->copy ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
+	m->belief = m->copy ? stats_belief_new(m->stats, m->copy) : NULL;
+	return m->belief ? 0 : err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
 static int start(struct master *m, struct err *err)
 {
+	resume_begin(m);
 	int r = rights_reduce(m, err);
-	if (r == 0 && !upgrade_has_predecessor())
+	if (r == 0)
 		r = pidfile_open(m, err);
 	if (r != 0)
 		return r;
 	raise_open_files();
+	reserve_init();
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
@@ -317,10 +315,7 @@ static int start(struct master *m, struct err *err)
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);
 	m->deadline.data = m->slots_timer.data = m->second.data = m;
-	r = upgrade_inherit(m, err);
-	if (r == 0)
-		r = make_shared(m, err);
-	upgrade_settle(m);
+	r = make_shared(m, err);
 	if (r == 0)
 		r = control_open(m, err);
 	if (r == 0)
@@ -330,33 +325,36 @@ static int start(struct master *m, struct err *err)
 	if (r == 0)
 		account_start(m);
 	if (r == 0)
-		r = keeper_open(m, err);
+		r = monitor_child_open(m, err);
 	if (r != 0)
 		return r;
 	notify_init(m);
 	ev_timer_start(m->loop, &m->second);
-	set_deadline(m, (double)m->cf->start_timeout / 1e6);
+	if (!master_resumes())
+		set_deadline(m, (double)m->cf->start_timeout / 1e6);
+	resume_slots(m);
 	slots_look(m);
-	keeper_look(m);
+	monitor_child_look(m);
+	resume_go(m);
 	return 0;
 }
 
 static void stop(struct master *m)
 {
-	upgrade_fini(m);
 	control_close(m);
-	keeper_close(m);
+	monitor_child_close(m);
 	slots_fini(m);
+	if (m->stats)
+		registry_close(&m->registry);
 	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++)
-			m->inputs[i].endpoints[k].is_retired |= !m->owns_paths;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_fini(&m->inputs[i]);
+		input_free(&m->inputs[i]);
 	for (size_t i = 0; i < m->n_outputs; i++)
 		output_fini(&m->outputs[i]);
 	free(m->inputs);
 	free(m->outputs);
 	free(m->left_before);
+	receive_free(m->receive);
+	stats_belief_free(m->belief);
 	stats_copy_free(m->copy);
 	stats_free(m->stats);
 	if (m->loop)
@@ -378,7 +376,6 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	bool is_parent = false;
 	*cf = NULL;
 	m.argv = argv;
-	m.owns_paths = true;
 	m.control_fd = -1;
 	m.n_slots_wanted = m.n_slots;
 	m.http_fd = -1;
@@ -397,7 +394,7 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	table_last(&m);
 	int exit_code = m.exit_code;
 	for (unsigned i = 0; i < m.n_slots; i++)
-		post_count_connections(&m.slots[i]);
+		roll_count_untaken(&m.slots[i]);
 	if (m.has_started)
 		account_last(&m);
 	if (exit_code == MASTER_EXIT_DELIVERED && m.is_done && account_lost(&m) > 0)

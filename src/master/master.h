@@ -5,7 +5,10 @@
 #ifndef MASTER_PRIVATE_H
 #define MASTER_PRIVATE_H
 
-#include "life.h"
+#include "child.h"
+#include "restart.h"
+
+#include <endpoint.h>
 #include <input.h>
 #include <master.h>
 #include <monitor.h>
@@ -15,55 +18,57 @@
 #include <sys/queue.h>
 
 struct control;
-struct client;
 struct reload;
 struct upgrade;
 
-/* A message for a worker that its link did not take yet, or a connection for one that is not there yet. */
-struct letter {
-	STAILQ_ENTRY(letter) next;
-	int fd; /* -1: none */
-	size_t len;
-	char bytes[]; /* struct link_message, or struct link_connection as far as it goes */
-};
-STAILQ_HEAD(letters, letter);
+/* A worker that has not left so long after its own deadline is killed. */
+enum { MASTER_LATE_US = 700000 };
 
-/* A place for a worker: its own sockets, counters and past. A process is only its present tenant. */
+/* A worker: one process of a slot, which counts in one of its two pages. */
+struct worker_process {
+	struct slot *slot;
+	struct child child;
+	unsigned which; /* of the slot's pages */
+	struct stats_page *page;
+	uint64_t generation; /* of the configuration that it has, or had */
+	uint64_t marking;    /* of its page: generation_mark_page */
+	bool is_foreign;     /* of the program before: its page is not ours */
+	bool is_ready;	     /* it said so */
+	bool is_leaving;     /* it was told to hand over and leave */
+	bool was_told;	     /* by a signal to end: its exit report is news */
+	bool has_left;	     /* … and has handed over: it only waits for what is in flight */
+	uint64_t kill_at_us; /* it has had its time then; 0: it has no limit */
+	char why[256];	     /* it could not start */
+};
+
+/* A place for a worker: its own sockets, counters and past. See roll.c for how one process follows another. */
 struct slot {
 	struct master *m;
 	unsigned number;
-	struct life life;
-	pid_t pid; /* 0: none */
-	int link;  /* our end; -1: none */
-	struct ev_io io;
-	struct slot *lent_to; /* reads our sockets meanwhile; NULL: nobody */
-	struct stats_page *page;
-	struct letters outbox;	    /* in order; the link takes no more now */
-	struct ev_io writable;
-	struct letters connections; /* of the last tenant, for the next */
-	uint64_t generation;	    /* of the configuration that its tenant has, or had */
-	uint64_t marking;	    /* of its page: world_mark_page */
-	bool is_leaving;	    /* the tenant was asked to make place … */
-	bool was_told;		    /* … since somebody sent it a TERM */
-	bool is_ending;		    /* … for nobody */
-	bool is_rolling;	    /* … and its successor is not ready yet, or it has not gone */
-	bool has_left;		    /* it reads nothing more */
-	uint64_t unread_packets;
+	struct restart restart; /* of `now` */
+	struct worker_process processes[STATS_SLOT_PAGES];
+	struct worker_process *now;  /* serves, or is to */
+	struct worker_process *next; /* starts or takes over, while `now` serves or leaves; NULL: nobody */
+	int giving, taking;	     /* the ends of the channel between two of them, as long as they are ours; -1 */
+	struct worker_process *taker; /* takes over, when this slot ends; NULL: nobody, or who was to has died */
+	struct slot *lent_to;	     /* reads our sockets meanwhile; NULL: nobody */
+	uint64_t take_by_us;	     /* what is not taken over then is given up */
+	uint64_t told_at_us;	     /* its worker was told to end: then another one takes over; 0 */
+	bool is_ending;		     /* nobody comes after its worker */
 	bool was_ready;
-	char why[256]; /* it could not start */
 };
+/* A signal for a worker may be one for all of us, which we hear of a moment later. */
+enum { SLOT_TOLD_US = 100000 };
 
 /* The monitor's place. */
-struct keeper {
+struct monitor_child {
 	struct master *m;
-	struct life life;
-	pid_t pid;   /* 0: none */
-	int link;    /* our end; -1: none */
+	struct restart restart;
+	struct child child;
 	int http_fd; /* listens, from before the first fork to the exit; -1: no HTTP */
 	char http_at[128];
 	uint16_t http_port;
 	bool is_leaving; /* told to; no other one is started */
-	struct ev_io io;
 	struct ev_timer timer;
 };
 
@@ -78,17 +83,14 @@ struct master {
 	bool reload_failed;	      /* the last one */
 	char **argv;		      /* with which we were started, and a successor will be */
 	struct upgrade *upgrade;      /* a successor is there; NULL: none */
-	bool holds;		      /* a predecessor still serves: our workers wait */
-	bool is_heir;		      /* … or still delivers what it holds */
-	bool owns_paths;	      /* socket files are ours to remove */
-	struct input *heritage;	      /* endpoints that a predecessor bound */
-	size_t n_heritage;
-	int control_fd; /* likewise; -1: none */
-	int http_fd; /* likewise */
+	int control_fd, http_fd; /* of the program that we were before; -1: none */
 	struct ev_loop *loop;
 	struct stats *stats;
+	struct receive *receive;
 	struct stats_page *page;
-	struct stats_copy *copy; /* for per_second_stats and the last account */
+	struct stats_copy *copy; /* for per_second_stats, the last account, and: */
+	struct stats_belief *belief;
+	struct registry registry; /* owns what inputs read */
 	struct input *inputs;
 	struct output *outputs;
 	struct slot *slots;
@@ -96,7 +98,7 @@ struct master {
 	unsigned n_slots_wanted; /* of the configuration */
 	size_t n_inputs, n_outputs;
 	struct control *control;
-	struct keeper keeper;
+	struct monitor_child monitor;
 	struct ev_io signals;
 	struct ev_timer slots_timer, second, deadline;
 	unsigned n_left_before;
@@ -106,58 +108,67 @@ struct master {
 	const char *notify_path; /* systemd's socket; NULL: none */
 	unsigned notified_ready; /* workers */
 	struct ev_timer watchdog;
-	uint64_t drain_at_us; /* a drain waits for a successor, at most until then; 0: none does */
 	bool has_started, is_draining, has_left, is_done;
 	int exit_code;
 	uint64_t table_us; /* when the next one is due; 0: none was yet */
 };
 
-/* slots.c: tenants come and go */
+/* slots.c: workers come and go */
 int slots_init(struct master *m, struct err *err);
 void slots_fini(struct master *m);
-/* Does what each slot's life asks for, and sets the timer for the next time. */
+void slot_init(struct master *m, unsigned number);
+void slot_publish(struct slot *s);
+/* Does what each slot's restart policy asks for, and sets the timer for the next time. */
 void slots_look(struct master *m);
-void slots_reap(struct master *m);
 void slots_drain(struct master *m, uint64_t deadline_us);
 void slots_kill(struct master *m);
-void slots_tell_all(struct master *m, enum link_type type, uint64_t value);
-/* LINK_REOPEN with a copy of fd. */
-void slots_tell_file(struct master *m, unsigned which, int fd);
-/* Ends one worker whose device has come back as another one. */
-void slots_renew_stale(struct master *m);
-/* A worker makes place, and what it was given to read and has handed over waits for its successor. */
-bool slots_are_rolling(const struct master *m);
 bool slots_are_gone(const struct master *m);
-/* "killed by signal 9 (Killed)", "left with exit code 1". */
-void slots_describe_end(struct text *t, int status);
-/* Asks the tenant to make place; for its successor, or with `ends` for nobody. */
-void slots_leave(struct slot *s, bool ends);
-void slot_init(struct master *m, unsigned number);
-/* A worker that serves. NULL: none. */
-struct slot *slots_serving(struct master *m);
+/* One message to one worker, or to all; a copy of fd (-1: none). */
+void worker_send(struct worker_process *p, const struct link_message *msg, int fd);
+void worker_tell(struct worker_process *p, enum link_type type, uint64_t value, const char *name, const char *text, int fd);
+void slots_tell_all(struct master *m, enum link_type type, uint64_t value, const char *name, const char *text, int fd);
+/* 0 or -errno, which is logged. */
+int worker_start(struct worker_process *p);
+/* A slot whose worker serves, other than `but`. NULL: none. */
+struct slot *slots_serving(struct master *m, const struct slot *but);
 
-/* keeper.c: the monitor comes and goes */
-int keeper_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
-void keeper_close(struct master *m);
-void keeper_leave(struct master *m); /* our heir has one of its own */
-void keeper_look(struct master *m); /* as slots_look */
-void keeper_reap(struct master *m);
-void keeper_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
+/* roll.c: one worker follows another */
+bool roll_can_begin(const struct slot *s);
+/* 0 or -errno: nothing has changed. */
+int roll_begin(struct slot *s);
+/* The slot ends: a sibling takes over. */
+int roll_end(struct slot *s);
+/* What a worker said, or that it has ended; roll_exited says false when its slot has nobody now. */
+void roll_ready(struct slot *s);
+void roll_left(struct worker_process *p);
+void roll_taken(struct slot *s, const struct worker_process *by);
+bool roll_exited(struct worker_process *p);
+/* Slots that end have somebody who takes over. */
+void roll_find_takers(struct master *m);
+/* The program ends: a successor that is not ready yet is not needed. */
+void roll_stop(struct slot *s);
+/* Nobody takes over any more what waits in the slot's channel: counted in a page of the slot that has no process. */
+void roll_count_untaken(struct slot *s);
+/* … when its time is over. Returns when to look again. */
+uint64_t roll_look(struct slot *s, uint64_t now_us);
+void roll_close(struct slot *s);
+bool slots_are_rolling(const struct master *m);
+/* Another worker for a slot whose device has come back as another one. */
+void slots_renew_stale(struct master *m);
 
-/* post.c: letters */
-/* One message to one worker, which is queued when the link is full; fd is duplicated. 0 or -errno. */
-int post_send(struct slot *s, const void *msg, size_t len, int fd);
-void post_open(struct slot *s);	 /* a link is there */
-void post_close(struct slot *s); /* … and is gone: what was not sent is thrown away, connections are kept */
-/* A connection that slot's tenant gave back. Takes fd. */
-void post_keep_connection(struct slot *s, const void *msg, size_t len, int fd);
-/* The connections that `from` keeps go to the tenant of `to`. */
-void post_give_connections(struct slot *from, struct slot *to);
-/* Nobody will take them any more: counted in the page of the slot, which has no tenant. */
-void post_count_connections(struct slot *s);
+/* lend.c: a sibling reads the sockets of a slot without a worker */
+void lend_begin(struct slot *s);
+void lend_end(struct slot *s);
+void lend_reader_gone(struct slot *s); /* of others */
 
-/* world.c: what one configuration needs: inputs, outputs, their places in the counters */
-struct world {
+/* monitor_child.c: the monitor comes and goes */
+int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
+void monitor_child_close(struct master *m);
+void monitor_child_look(struct master *m); /* as slots_look */
+void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
+
+/* generation.c: what one configuration needs: inputs, outputs, their places in the counters */
+struct generation {
 	const struct conf *cf;
 	struct input *inputs;
 	struct output *outputs;
@@ -165,56 +176,58 @@ struct world {
 	unsigned n_slots;
 };
 /* Outputs of cf, those of `m` reused where they stay. `fill_all`: with what takes long, too. 0, or -errno with err. */
-int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* … the rest of them, which needs checked options. */
-int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err);
+int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err);
 /* What its workers share is that of an output in effect. */
-bool world_shares(const struct master *m, const struct output *out);
-/* Inputs of cf; endpoints that stay are moved, others are bound. */
-int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err);
+bool generation_shares(const struct master *m, const struct output *out);
+/* Whose an endpoint of this input is. */
+struct endpoint_user generation_user(const struct input *in);
+/* Inputs of cf, with references to their endpoints. */
+int generation_inputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* Undoes all of that. */
-void world_give_up(struct master *m, struct world *w);
-/* w becomes what `m` has. Endpoints that nobody has any more are returned in *gone (as inputs with only these). */
-void world_enter(struct master *m, struct world *w, struct world *gone);
-/* Closes them. */
-void world_close(struct master *m, struct world *gone);
-/* The page of a slot without tenant: who feeds whom from now on. */
-void world_mark_page(struct master *m, struct stats_page *page);
-/* The slot is gone for good: closes its own sockets. */
-void world_close_slot(struct master *m, unsigned slot);
+void generation_give_up(struct master *m, struct generation *g);
+/* g becomes what `m` has. Endpoints that nobody refers to any more are retired; *gone is what the workers have that do not
+ * know yet. */
+void generation_enter(struct master *m, struct generation *g, struct generation *gone);
+/* They have made place: closes and frees it. */
+void generation_close(struct master *m, struct generation *gone);
+/* The page of a slot without worker: who feeds whom from now on. */
+void generation_mark_page(struct master *m, struct stats_page *page);
 /* Names of all, in the directory. */
-void world_name(struct master *m);
-
-/* upgrade.c, upgrade_heir.c: our binary is replaced by a newer one */
-void upgrade_remember(const char *argv0); /* before the working directory changes */
-void upgrade_begin(struct master *m, struct client *client);
-/* A worker left, died, or became ready. */
-void upgrade_look(struct master *m);
-void upgrade_abort(struct master *m);
-void upgrade_fini(struct master *m);
-/* Workers leave, and nobody comes after them. */
-bool upgrade_is_leaving(const struct master *m);
-/* Takes what a predecessor has bound, when there is one. 0, or -errno with err. */
-int upgrade_inherit(struct master *m, struct err *err);
-/* Before upgrade_inherit: whether a predecessor started us. */
-bool upgrade_has_predecessor(void);
-/* The world is made: what was not wanted of it is closed. */
-void upgrade_settle(struct master *m);
-/* All workers of ours are ready. */
-void upgrade_ready(struct master *m);
+void generation_name(struct master *m);
 
 /* reload.c */
-/* `client`: who asked, or NULL. */
-void reload_begin(struct master *m, struct client *client);
-void reload_client_gone(struct master *m, const struct client *client);
-/* A worker became ready, left, died, applied. */
+/* `client`: who waits for the answer (control_answer); 0: nobody. */
+void reload_begin(struct master *m, uint64_t client);
+/* A worker became ready, handed over, or died. */
 void reload_look(struct master *m);
-void reload_applied(struct slot *s, uint64_t generation);
-void reload_failed_worker(struct slot *s);
+void reload_failed_worker(struct slot *s, const char *why);
 void reload_abort(struct master *m); /* the program ends */
 
-/* death.c: takes the dead tenant's page over and counts what it had in memory. Adds a clause for people to `t`. */
-void death_account(struct master *m, struct slot *s, struct text *t);
+
+/* The workers of the program before are rolled; `client` as above. */
+void reload_resume(struct master *m, uint64_t client);
+
+/* upgrade.c: another program in place of this one; see upgrade.h */
+void upgrade_remember(const char *argv0); /* before the working directory changes */
+const char *upgrade_program(void);
+void upgrade_begin(struct master *m, uint64_t client);
+void upgrade_abort(struct master *m);
+
+/* resume.c: this program was executed in place of another one: what each step of the start takes over. Without that they
+ * do nothing. */
+void resume_begin(struct master *m);
+void resume_endpoints(struct master *m);
+bool resume_fill(struct output *out); /* with the map of the rehearsal; false: there is none */
+void resume_slots(struct master *m);
+void resume_go(struct master *m);
+
+/* death.c: takes over the page of the process that has ended, if its numbers can be believed, and counts what it had in
+ * memory, unless it has counted that itself (left_clean). Adds a clause for people to `t`. */
+void death_account(struct master *m, const struct worker_process *p, bool left_clean, struct text *t);
+/* … what stands in a page as queued or in flight. Returns records. */
+uint64_t death_account_page(struct master *m, struct stats_page *page);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
  * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
@@ -224,6 +237,9 @@ uint64_t rights_needed(const struct conf *cf, const struct identity *id);
 int rights_reduce(struct master *m, struct err *err);
 int rights_check(const struct master *m, const struct conf *cf, struct err *err);
 
+/* reserve.c: before the first loop: memory for libev, which aborts when it cannot have some. */
+void reserve_init(void);
+
 /* daemon.c: to the background, when the configuration says so; *is_parent: this is the foreground, m->exit_code tells how
  * it went. daemon_ready: the foreground may end. */
 int daemon_begin(struct master *m, bool *is_parent, struct err *err);
@@ -232,7 +248,6 @@ void daemon_ready(struct master *m);
 /* pidfile.c: written and locked, removed. The configuration's path must not change meanwhile. */
 int pidfile_open(struct master *m, struct err *err);
 void pidfile_close(struct master *m);
-void pidfile_leave(struct master *m); /* unlocked, but not removed: our heir takes it */
 
 /* notify.c: words for systemd; nothing when it did not start us */
 void notify_init(struct master *m);
@@ -240,7 +255,6 @@ void notify_ready(struct master *m);     /* serving, also after a reload */
 void notify_status(struct master *m);    /* after each change of a slot */
 void notify_reloading(struct master *m); /* until notify_ready */
 void notify_stopping(struct master *m);
-void notify_heir(struct master *m, pid_t heir); /* it is the main process now */
 
 /* account.c: lines for the log */
 void account_start(struct master *m);
@@ -259,18 +273,20 @@ int control_open(struct master *m, struct err *err);
 void control_close(struct master *m);
 /* The socket is at this path from now on. Binds first: 0, or -errno with err and all is as it was. */
 int control_move(struct master *m, const struct conf *cf, struct err *err);
-/* The answer of a command that took its time; ends the client. */
-void control_answer(struct client *client, struct text *t);
-void control_pause(struct master *m, bool is_paused); /* the next clients are a successor's */
+/* The answer of a command that took its time; ends the client. Nothing happens when it has gone, or is 0. */
+void control_answer(struct master *m, uint64_t client, struct text *t);
+/* The descriptor of a client that waits, and one that had waited for the program before (takes fd): its number. */
+int control_client_fd(const struct master *m, uint64_t client);
+uint64_t control_adopt_client(struct master *m, int fd);
 int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
 void master_ready(struct master *m);
-void master_input_done(struct master *m, unsigned index);
+void master_input_done(struct master *m, const char *name);
+/* A worker became ready, handed over, took over or ended: does what waits for that. */
+void master_look(struct master *m);
 unsigned master_workers(const struct conf *cf); /* as many as the configuration means */
 void master_drain(struct master *m, uint64_t deadline_us);
-/* When a drain waited for a worker that makes place: whether it can begin. */
-void master_look_at_drain(struct master *m);
 void master_stop(struct master *m, int exit_code);
 
 #endif

@@ -63,7 +63,7 @@ void notify_status(struct master *m)
 	char text[100];
 	unsigned ready = 0;
 	for (unsigned i = 0; i < m->n_slots; i++)
-		ready += m->slots[i].life.state == LIFE_READY;
+		ready += m->slots[i].restart.state == RESTART_READY;
 	if (!m->has_started || m->is_draining || ready == m->notified_ready)
 		return;
 	m->notified_ready = ready;
@@ -75,8 +75,7 @@ void notify_ready(struct master *m)
 {
 	char text[100];
 	m->notified_ready = m->n_slots;
-	snprintf(text, sizeof text, "READY=1\nMAINPID=%d\nSTATUS=%u of %u workers serve.", (int)getpid(), m->n_slots,
-		 m->n_slots);
+	snprintf(text, sizeof text, "READY=1\nSTATUS=%u of %u workers serve.", m->n_slots, m->n_slots);
 	tell(m, text);
 }
 
@@ -93,12 +92,4 @@ void notify_reloading(struct master *m)
 void notify_stopping(struct master *m)
 {
 	tell(m, "STOPPING=1\nSTATUS=Delivering what was accepted.");
-}
-
-/* Said by us, since systemd listens to the main process only. */
-void notify_heir(struct master *m, pid_t heir)
-{
-	char text[100];
-	snprintf(text, sizeof text, "MAINPID=%d\nSTATUS=Upgraded.", (int)heir);
-	tell(m, text);
 }

@@ -46,8 +46,8 @@ static int write_number(int fd)
 int pidfile_open(struct master *m, struct err *err)
 {
 	const char *path = m->cf->pid_file;
-	if (path[0] == '\0')
-		return 0;
+	if (path[0] == '\0' || m->pid_file != -1)
+		return 0; /* the program before had it */
 	for (;;) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0644);
 		if (fd == -1)
@@ -69,18 +69,12 @@ int pidfile_open(struct master *m, struct err *err)
 	}
 }
 
-void pidfile_leave(struct master *m)
-{
-	if (m->pid_file != -1)
-		close(m->pid_file);
-	m->pid_file = -1;
-}
-
 void pidfile_close(struct master *m)
 {
 	if (m->pid_file == -1)
 		return;
 	if (is_still(m->cf->pid_file, m->pid_file))
 		unlink(m->cf->pid_file);
-	pidfile_leave(m);
+	close(m->pid_file);
+	m->pid_file = -1;
 }

@@ -6,27 +6,24 @@
 #include "reload.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-enum { LOG_LINES = 20, ANSWER_BYTES = 60000 };
+enum { LOG_LINES = 20, ANSWER_BYTES = 60000, CHECK_LIMIT_US = 60 * 1000 * 1000, CHECK_NICE = 10 };
 
 /* -- the end ------------------------------------------------------------------------------------------------------- */
 
 static void reload_free(struct reload *r)
 {
-	ev_io_stop(r->m->loop, &r->io);
-	ev_timer_stop(r->m->loop, &r->patience);
-	world_give_up(r->m, &r->world);
+	generation_give_up(r->m, &r->next);
 	if (r->has_moved)
-		world_close(r->m, &r->gone);
+		generation_close(r->m, &r->gone);
+	if (r->is_resume)
+		registry_sweep(&r->m->registry);
 	conf_diff_free(&r->diff);
 	conf_free(r->cf);
-	text_free(&r->said);
+	try_free(&r->check);
 	free(r->bytes);
 	free(r);
 }
@@ -46,17 +43,16 @@ static void count(struct master *m, bool failed)
 	stats_publish(m->page);
 }
 
-static void end(struct master *m, struct client *client, bool failed, struct text *t)
+static void end(struct master *m, uint64_t client, bool failed, struct text *t)
 {
 	count(m, failed);
 	if (m->has_started && !m->is_draining)
 		notify_ready(m);
-	if (client)
-		control_answer(client, t);
+	control_answer(m, client, t);
 	text_free(t);
 	if (m->reload_again && !m->is_draining) {
 		m->reload_again = false;
-		reload_begin(m, NULL);
+		reload_begin(m, 0);
 	}
 }
 
@@ -70,7 +66,7 @@ static void add_line(struct text *t, const char *line, size_t len)
 }
 
 /* `why` has a sentence; `lines` may have more, one a line. */
-static void refuse(struct master *m, struct client *client, const char *why, const struct text *lines)
+static void refuse(struct master *m, uint64_t client, const char *why, const struct text *lines)
 {
 	struct text t = {0};
 	log_error("reload: %s", why);
@@ -89,7 +85,7 @@ static void refuse(struct master *m, struct client *client, const char *why, con
 void reload_give_up(struct reload *r, const char *why, const struct text *lines)
 {
 	struct master *m = r->m;
-	struct client *client = r->client;
+	uint64_t client = r->client;
 	struct text copy = {0};
 	if (lines && lines->s)
 		text_add_bytes(&copy, lines->s, lines->len);
@@ -102,14 +98,16 @@ void reload_give_up(struct reload *r, const char *why, const struct text *lines)
 void reload_finish(struct reload *r, const char *how)
 {
 	struct master *m = r->m;
-	struct client *client = r->client;
+	uint64_t client = r->client;
 	struct text t = {0};
 	size_t n = r->diff.n;
-	if (n == 0 && r->class == CONF_RELOAD_NONE)
+	if (r->is_resume)
+		text_add(&t, "ok upgraded: millrace %s serves now, as process %d", MILLRACE_VERSION, (int)getpid());
+	else if (n == 0 && r->class == CONF_RELOAD_NONE)
 		text_add(&t, "ok nothing has changed");
 	else
 		text_add(&t, "ok %zu change%s, applied %s", n, n == 1 ? "" : "s", how);
-	log_info("reload: %s", t.s ? t.s + 3 : "done");
+	log_info("%s: %s", r->is_resume ? "upgrade" : "reload", t.s ? t.s + 3 : "done");
 	for (size_t i = 0; i < n; i++) {
 		struct text line = {0};
 		text_add(&line, "%s", r->diff.changes[i].text);
@@ -133,131 +131,97 @@ void reload_abort(struct master *m)
 {
 	struct reload *r = m->reload;
 	m->reload_again = false;
-	if (!r)
-		return;
-	if (r->child) {
-		kill(r->child, SIGKILL);
-		waitpid(r->child, NULL, 0);
-	}
-	reload_give_up(r, "millrace ends; the reload is given up.", NULL);
+	if (r)
+		reload_give_up(r, "millrace ends; the reload is given up.", NULL);
 }
 
-void reload_client_gone(struct master *m, const struct client *client)
-{
-	if (m->reload && m->reload->client == client)
-		m->reload->client = NULL;
-}
-
-/* The class that covers it all. Workers that an earlier reload did not reach are rolled now. */
+/* The class that covers it all. Only what the master itself has can change at once. Workers that an earlier reload did not
+ * reach are rolled now. */
 static enum conf_reload class_of(const struct reload *r)
 {
 	const struct master *m = r->m;
 	enum conf_reload class = r->diff.reload;
 	if (master_workers(r->cf) != m->n_slots_wanted)
 		class = MAX(class, CONF_RELOAD_RESPAWN);
+	if (registry_has_lost_path(&m->registry))
+		class = MAX(class, CONF_RELOAD_REBIND);
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].generation < m->generation || m->slots[i].life.state == LIFE_FAILED)
+		if (m->slots[i].now->generation < m->generation || m->slots[i].restart.state == RESTART_FAILED)
 			class = MAX(class, CONF_RELOAD_RESPAWN);
 	return class;
 }
 
 /* -- CHECKING ------------------------------------------------------------------------------------------------------ */
 
-/* A copy of a ring's mapping would keep the ring in its group. */
-static void close_others(struct master *m, int mine)
+/* What it runs is a library's, and reads what is in the file: nothing of ours is in its reach. */
+static void leave_alone(void *arg)
 {
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_leave_alone(&m->inputs[i]);
-	proc_close_others(&mine, 1);
+	struct master *m = ((struct reload *)arg)->m;
+	if (stats_child_none(m->stats, NULL) != 0)
+		_exit(EXIT_FAILURE);
+	receive_child(m->receive, RECEIVE_NOBODY, 0);
+	registry_leave_alone(&m->registry);
 }
 
-static _Noreturn void check(struct reload *r, int fd)
+/* It takes the time of a CPU, and workers come first. */
+static int check(void *arg, struct text *errors)
 {
-	struct text errors = {0};
-	signal(SIGPIPE, SIG_DFL);
-	close_others(r->m, fd);
-	size_t n = input_check(r->cf, &errors) + output_check(r->cf, &errors);
-	for (size_t i = 0; n == 0 && i < r->world.n_outputs; i++)
-		if (r->world.outputs[i].type->fill && !world_shares(r->m, &r->world.outputs[i]))
-			r->world.outputs[i].type->fill(&r->world.outputs[i]);
-	for (size_t at = 0; at < errors.len;) {
-		ssize_t done = write(fd, errors.s + at, errors.len - at);
-		if (done <= 0)
-			break;
-		at += (size_t)done;
+	struct reload *r = arg;
+	if (nice(CHECK_NICE) == -1)
+		log_debug("nice: %s", strerror(errno));
+	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
+	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
+		if (r->next.outputs[i].type->fill && !generation_shares(r->m, &r->next.outputs[i]))
+			r->next.outputs[i].type->fill(&r->next.outputs[i]);
+	return n == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+static void check_failed(struct reload *r, int status)
+{
+	struct text why = {0};
+	text_add(&why, "Nothing has changed");
+	if (r->check.said.len) {
+		text_add(&why, ", since the file has errors.");
+	} else {
+		text_add(&why, ": ");
+		process_report(&r->check.process, "the process that checks the configuration", status, &why);
+		text_add(&why, "%s; try again.", r->check.is_late ? ", since it took too long" : "");
 	}
-	_exit(n == 0 ? 0 : 1);
+	reload_give_up(r, why.s ? why.s : "Nothing has changed: no memory.", &r->check.said);
+	text_free(&why);
 }
 
-static void checked(struct reload *r, int status)
+static void checked(struct try *check, int status)
 {
+	struct reload *r = check->owner;
 	struct err err = {""};
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-		reload_give_up(r,
-			r->said.len ? "Nothing has changed, since the file has errors."
-				    : "Nothing has changed: the process that checks the configuration died; try again.",
-			&r->said);
-		return;
-	}
-	if (world_finish_outputs(r->m, &r->world, r->class == CONF_RELOAD_LIVE, &err) != 0) {
+	if (status != 0)
+		check_failed(r, status);
+	else if (generation_finish_outputs(r->m, &r->next, r->class == CONF_RELOAD_AT_ONCE, &err) != 0)
 		reload_give_up(r, err.text, NULL);
-		return;
-	}
-	if (r->class == CONF_RELOAD_LIVE)
-		reload_apply_live(r);
+	else if (r->class == CONF_RELOAD_AT_ONCE)
+		reload_apply_at_once(r);
 	else
 		reload_apply_rolling(r);
 }
 
-static void child_says(struct ev_loop *loop, struct ev_io *io, int events)
-{
-	(void)events;
-	struct reload *r = io->data;
-	char buf[4096];
-	int status = -1;
-	ssize_t n = read(io->fd, buf, sizeof buf);
-	if (n == -1 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n > 0) {
-		text_add_bytes(&r->said, buf, (size_t)n);
-		return;
-	}
-	ev_io_stop(loop, io);
-	close(io->fd);
-	while (waitpid(r->child, &status, 0) == -1 && errno == EINTR)
-		;
-	r->child = 0;
-	checked(r, status);
-}
-
 static void begin_check(struct reload *r)
 {
-	struct master *m = r->m;
-	int ends[2];
+	struct text why = {0};
 	struct err err = {""};
-	if (world_outputs(m, r->cf, &r->world, &err) != 0) {
+	if (generation_outputs(r->m, r->cf, &r->next, &err) != 0) {
 		reload_give_up(r, err.text, NULL);
 		return;
 	}
-	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) == -1) {
-		reload_give_up(r, strerror(errno), NULL);
+	r->check.owner = r;
+	r->check.on_end = checked;
+	r->check.on_fork = leave_alone;
+	int code = try_start(&r->check, r->m->loop, check, r, CHECK_LIMIT_US);
+	if (code == 0)
 		return;
-	}
-	fcntl(ends[1], F_SETFL, 0);
-	fflush(NULL);
-	r->child = fork();
-	if (r->child == 0)
-		check(r, ends[1]);
-	close(ends[1]);
-	if (r->child == -1) {
-		r->child = 0;
-		close(ends[0]);
-		reload_give_up(r, "Nothing has changed: no process to check the configuration; try again.", NULL);
-		return;
-	}
-	ev_io_init(&r->io, child_says, ends[0], EV_READ);
-	r->io.data = r;
-	ev_io_start(m->loop, &r->io);
+	text_add(&why, "Nothing has changed: no process to check the configuration: %s; try again.", strerror(-code));
+	reload_give_up(r, why.s ? why.s : "Nothing has changed: no memory.", NULL);
+	text_free(&why);
 }
 
 /* -- the beginning ------------------------------------------------------------------------------------------------- */
@@ -266,7 +230,7 @@ static const char *cannot(const struct master *m)
 {
 	if (m->is_draining || !m->has_started)
 		return m->is_draining ? "millrace is draining." : "millrace has not started yet; try again.";
-	if (m->upgrade || m->is_heir)
+	if (m->upgrade)
 		return "an upgrade is under way; try again.";
 	if (!m->args)
 		return "fastcapa cannot be reloaded; restart it.";
@@ -293,7 +257,7 @@ static int read_and_parse(struct reload *r, struct text *errors)
 	return r->cf ? 0 : -EINVAL;
 }
 
-void reload_begin(struct master *m, struct client *client)
+void reload_begin(struct master *m, uint64_t client)
 {
 	if (m->reload) {
 		m->reload_again = true;
@@ -310,9 +274,6 @@ void reload_begin(struct master *m, struct client *client)
 	notify_reloading(m);
 	r->m = m;
 	r->client = client;
-	ev_timer_init(&r->patience, reload_patience_over, 0, 0);
-	r->patience.data = r;
-	ev_init(&r->io, child_says);
 	m->reload = r;
 	stats_master(m->page)->reloading = 1;
 	stats_touch(m->page, STATS_MASTER, 0);
@@ -337,4 +298,20 @@ void reload_begin(struct master *m, struct client *client)
 			begin_check(r);
 	}
 	text_free(&errors);
+}
+
+void reload_resume(struct master *m, uint64_t client)
+{
+	struct reload *r = calloc(1, sizeof(*r));
+	if (!r) {
+		refuse(m, client, "The workers of the program before go on: no memory to replace them; reload.", NULL);
+		return;
+	}
+	r->m = m;
+	r->client = client;
+	r->class = CONF_RELOAD_RESPAWN;
+	r->stage = RELOAD_ROLLING;
+	r->is_resume = true;
+	m->reload = r;
+	reload_look(m);
 }

@@ -17,23 +17,21 @@
 
 #include "master.h"
 
-enum reload_stage { RELOAD_CHECKING, RELOAD_APPLYING, RELOAD_ROLLING };
+enum reload_stage { RELOAD_CHECKING, RELOAD_ROLLING };
 
 struct reload {
 	struct master *m;
-	struct client *client; /* NULL: nobody waits for an answer */
+	uint64_t client; /* waits for the answer; 0: nobody */
 	enum reload_stage stage;
 	char *bytes;
 	size_t len;
 	struct conf *cf; /* NULL: it is in effect, or there is none */
 	enum conf_reload class;
 	struct conf_diff diff;
-	struct world world, gone;
+	struct generation next, gone;
+	bool is_resume; /* of the workers that the program before had; there is no change */
 	bool has_moved; /* ROLLING: `gone` is to be closed at the end */
-	pid_t child;
-	struct ev_io io; /* what the child says */
-	struct text said;
-	struct ev_timer patience;
+	struct try check;
 	char failure[300]; /* of a worker */
 };
 
@@ -47,7 +45,7 @@ void reload_refusals(const struct reload *r, struct text *why);
 
 /* reload_apply.c */
 void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int events);
-void reload_apply_live(struct reload *r);
+void reload_apply_at_once(struct reload *r);
 void reload_apply_rolling(struct reload *r);
 
 #endif

@@ -15,21 +15,18 @@ static bool is(const struct conf_change *c, const char *option)
 	return c->option && strcmp(c->option, option) == 0;
 }
 
-static bool is_dpdk(const struct master *m, const struct conf *old, size_t input)
+static bool is_fixed(const struct conf *cf, size_t input)
 {
-	const char *name = old->inputs[input].name;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (strcmp(m->inputs[i].cf->name, name) == 0)
-			return input_is_dpdk(&m->inputs[i]);
-	return false;
+	const struct input_type *type = input_type_of(&cf->inputs[input]);
+	return type && type->is_fixed && !type->is_finite;
 }
 
 static void refuse_one(const struct reload *r, const struct conf_change *c, struct text *why)
 {
 	const struct master *m = r->m;
 	const struct conf *old = m->cf;
-	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE;
-	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_LIVE;
+	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE;
+	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_AT_ONCE;
 	for (size_t i = 0; i < ARRAY_LEN(top_options); i++)
 		is_known |= is(c, top_options[i]);
 	if (!is_known)
@@ -44,8 +41,8 @@ static void refuse_one(const struct reload *r, const struct conf_change *c, stru
 	if (is_input && (is(c, "fanout") || is(c, "driver")))
 		text_add(why, "inputs.%s.%s cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name, c->option);
-	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_LIVE &&
-	    is_dpdk(m, old, c->was))
+	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE &&
+	    is_fixed(old, c->was))
 		text_add(why, "inputs.%s reads a DPDK port, which cannot be changed by a reload; restart millrace\n",
 			 old->inputs[c->was].name);
 }
@@ -55,16 +52,16 @@ static void refuse_whole(const struct reload *r, struct text *why)
 	const struct master *m = r->m;
 	unsigned workers = master_workers(r->cf);
 	for (size_t i = 0; i < m->n_inputs; i++) {
-		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_LIVE)
+		if (m->inputs[i].type->is_finite && r->class > CONF_RELOAD_AT_ONCE)
 			text_add(why, "inputs.%s reads files and ends with them; start another millrace\n",
 				 m->inputs[i].cf->name);
-		if (input_is_dpdk(&m->inputs[i]) && workers != m->n_slots)
+		if (is_fixed(m->cf, m->inputs[i].cf->index) && workers != m->n_slots)
 			text_add(why, "workers: the queues of the DPDK port of inputs.%s cannot be changed by a reload; "
 				      "restart millrace\n",
 				 m->inputs[i].cf->name);
 	}
 	for (size_t i = 0; i < r->cf->n_inputs; i++)
-		if (r->cf->inputs[i].type == CONF_INPUT_TYPE_FILE && r->class > CONF_RELOAD_LIVE &&
+		if (r->cf->inputs[i].type == CONF_INPUT_TYPE_FILE && r->class > CONF_RELOAD_AT_ONCE &&
 		    why->len == 0)
 			text_add(why, "inputs.%s: files cannot be added by a reload; start another millrace\n",
 				 r->cf->inputs[i].name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * rights: what the configuration needs of the system: whom the children become, which capabilities the master keeps.
- * They are kept from before anything is opened until the end, for a new tenant may need a new handle; a configuration
+ * They are kept from before anything is opened until the end, for a new worker may need a new handle; a configuration
  * that needs more later needs a restart. Master, at the start and at a reload.
  */
 #include "master.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Slots and their tenants: forks, listens to their links, reaps, starts again, lends the sockets of a slot without a
- * tenant to a sibling. What to do and when is decided by life.c. Master only.
+ * Slots and their workers: starts them, hears what they say, starts them again. Processes and links are child.c's, what to
+ * do and when after a death is decided by restart.c, how one worker follows another is in roll.c. Master only.
  */
 #include "master.h"
 
@@ -9,373 +9,323 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-/* A worker that has not left so long after its own deadline is killed. */
-enum { LATE_US = 700000 };
-
-static void publish(struct slot *s)
+void slot_publish(struct slot *s)
 {
 	struct stats_slot *st = stats_slot(s->m->page, s->number);
-	st->pid = (uint64_t)s->pid;
-	st->state = s->life.state;
+	st->pid = (uint64_t)s->now->child.process.pid;
+	st->state = s->restart.state;
+	if (s->restart.state == RESTART_READY && s->now->is_leaving)
+		st->state = RESTART_DRAINING;
 	st->lent = s->lent_to != NULL;
-	if (s->life.state != LIFE_READY)
+	if (st->state != RESTART_READY)
 		st->ready_us = 0;
 	stats_touch(s->m->page, STATS_SLOT, s->number);
 	stats_publish(s->m->page);
 	notify_status(s->m);
 }
 
-static int tell(struct slot *s, enum link_type type, uint64_t value)
+void worker_tell(struct worker_process *p, enum link_type type, uint64_t value, const char *name, const char *text, int fd)
 {
-	struct link_message msg = {.type = type, .slot = s->number, .value = value};
-	return post_send(s, &msg, sizeof msg, -1);
+	struct link_message msg = {.version = LINK_VERSION, .type = type, .slot = p->slot->number, .value = value};
+	snprintf(msg.name, sizeof(msg.name), "%s", name);
+	snprintf(msg.text, sizeof(msg.text), "%s", text);
+	worker_send(p, &msg, fd);
 }
 
-void slots_tell_all(struct master *m, enum link_type type, uint64_t value)
+void worker_send(struct worker_process *p, const struct link_message *msg, int fd)
+{
+	int r = child_is_there(&p->child) ? child_send(&p->child, msg, sizeof(*msg), fd) : 0;
+	if (r != 0)
+		log_error("worker %u cannot be told (message %u): %s", p->slot->number, msg->type, strerror(-r));
+}
+
+void slots_tell_all(struct master *m, enum link_type type, uint64_t value, const char *name, const char *text, int fd)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		tell(&m->slots[i], type, value);
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++)
+			worker_tell(&m->slots[i].processes[k], type, value, name, text, fd);
 }
 
-void slots_tell_file(struct master *m, unsigned which, int fd)
-{
-	for (unsigned i = 0; i < m->n_slots; i++) {
-		struct link_message msg = {.type = LINK_REOPEN, .slot = i, .input = which};
-		if (m->slots[i].link != -1)
-			net_send_fd(m->slots[i].link, &msg, sizeof msg, fd);
-	}
-}
-
-/* -- lending ----------------------------------------------------------------------------------------------------- */
-
-static struct slot *find_sibling(struct slot *s)
-{
-	struct master *m = s->m;
-	for (unsigned i = 1; i < m->n_slots; i++) {
-		struct slot *sibling = &m->slots[(s->number + i) % m->n_slots];
-		if (sibling->life.state == LIFE_READY)
-			return sibling;
-	}
-	return NULL;
-}
-
-static void lend(struct slot *s)
-{
-	struct master *m = s->m;
-	struct slot *to = find_sibling(s);
-	if (!to)
-		return;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const struct endpoint *ep = &m->inputs[i].endpoints[k];
-			struct link_message msg = {
-			    .type = LINK_ADOPT, .slot = s->number, .input = m->inputs[i].index};
-			if (ep->n_fds == 1 || s->number >= ep->n_fds ||
-			    m->inputs[i].type->stays_in_slot) /* all workers read it anyway, or nobody else can */
-				continue;
-			if (post_send(to, &msg, sizeof msg, input_slot_fd(ep, s->number)) != 0)
-				return;
-		}
-	s->lent_to = to;
-	log_info("worker %u reads the sockets of worker %u meanwhile", to->number, s->number);
-	publish(s);
-}
-
-static void take_back(struct slot *s)
-{
-	struct link_message msg = {.type = LINK_RELEASE, .slot = s->number};
-	if (s->lent_to)
-		post_send(s->lent_to, &msg, sizeof msg, -1);
-	s->lent_to = NULL;
-}
-
-/* -- a tenant comes -------------------------------------------------------------------------------------------- */
-
-static void unlink_tenant(struct slot *s)
-{
-	if (s->link == -1)
-		return;
-	ev_io_stop(s->m->loop, &s->io);
-	post_close(s);
-	close(s->link);
-	s->link = -1;
-}
+/* -- a worker comes ---------------------------------------------------------------------------------------------- */
 
 static void became_ready(struct slot *s)
 {
-	life_ready(&s->life, clock_us());
+	restart_ready(&s->restart, clock_us());
 	s->was_ready = true;
 	stats_slot(s->m->page, s->number)->ready_us = clock_real_us();
-	take_back(s);
-	publish(s);
-	post_give_connections(s, s);
-	for (unsigned i = 0; i < s->m->n_slots; i++) /* of slots that ended while nobody served */
-		if (s->m->slots[i].life.state == LIFE_REMOVED)
-			post_give_connections(&s->m->slots[i], s);
+	lend_end(s);
+	slot_publish(s);
 	master_ready(s->m);
-	s->is_rolling = false;
-	reload_look(s->m);
-	upgrade_look(s->m);
-	slots_look(s->m);
-	master_look_at_drain(s->m);
 }
 
-/* What only it could read. */
-static uint64_t inputs_died(struct slot *s, bool for_good)
+static void hear_ready(struct worker_process *p, const struct link_message *msg)
 {
-	struct master *m = s->m;
-	uint64_t unread = 0;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		unread += input_died(&m->inputs[i], s->number, m->is_draining || for_good, m->page);
-	stats_publish(m->page);
-	return unread;
-}
-
-static void hear(struct slot *s, const struct link_message *msg)
-{
-	struct master *m = s->m;
-	if (msg->type == LINK_READY && s->life.state == LIFE_STARTING)
-		became_ready(s);
-	if (msg->type == LINK_FATAL) {
-		snprintf(s->why, sizeof s->why, "%.*s", (int)sizeof s->why - 1, msg->text);
-		log_error("worker %u cannot work: %s", s->number, s->why);
-	}
-	if (msg->type == LINK_DONE)
-		master_input_done(m, msg->input);
-	if (msg->type == LINK_TERM && s->life.state == LIFE_READY && !m->is_draining && !m->drain_at_us) {
-		s->was_told = true;
-		slots_leave(s, false);
-	}
-	if (msg->type == LINK_APPLIED)
-		reload_applied(s, msg->value);
-	if (msg->type == LINK_LEFT && !s->has_left) {
-		/* its rings are closed at once, so that others get their share */
-		s->has_left = true;
-		s->unread_packets = inputs_died(s, s->is_ending || upgrade_is_leaving(m));
-		upgrade_look(m);
-	}
-	for (size_t i = 0; msg->type == LINK_PEERS && i < m->n_inputs; i++)
-		if (m->inputs[i].type->exclude)
-			m->inputs[i].type->exclude(&m->inputs[i], msg->text);
-}
-
-static void linked(struct ev_loop *loop, struct ev_io *io, int events)
-{
-	(void)loop, (void)events;
-	struct slot *s = io->data;
-	static struct link_connection msg; /* large */
-	int fd;
-	ssize_t n;
-	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) >= (ssize_t)sizeof msg.head) {
-		if (fd != -1 && (msg.head.type == LINK_CONNECTION || msg.head.type == LINK_LINES))
-			post_keep_connection(s, &msg, (size_t)n, fd);
-		else if (fd != -1)
-			close(fd);
-		msg.head.text[sizeof msg.head.text - 1] = '\0';
-		hear(s, &msg.head);
-	}
-	if (n == -EAGAIN || n == -EINTR)
+	struct slot *s = p->slot;
+	(void)msg;
+	if (p->is_ready)
 		return;
-	unlink_tenant(s); /* SIGCHLD tells the rest */
+	p->is_ready = true;
+	if (p == s->now && s->restart.state == RESTART_STARTING)
+		became_ready(s);
+	else if (p == s->next)
+		roll_ready(s);
+	master_look(s->m);
+}
+
+static void hear_fatal(struct worker_process *p, const struct link_message *msg)
+{
+	snprintf(p->why, sizeof(p->why), "%.*s", (int)sizeof(p->why) - 1, msg->text);
+	log_error("worker %u cannot work: %s", p->slot->number, p->why);
+}
+
+static void hear_done(struct worker_process *p, const struct link_message *msg)
+{
+	master_input_done(p->slot->m, msg->name);
+}
+
+/* The same signal may be on its way to us: then it is the end of all. */
+static void hear_term(struct worker_process *p, const struct link_message *msg)
+{
+	struct slot *s = p->slot;
+	(void)msg;
+	if (p != s->now || s->restart.state != RESTART_READY || s->m->is_draining || s->told_at_us != 0)
+		return;
+	s->told_at_us = clock_us() + SLOT_TOLD_US;
+	slots_look(s->m);
+}
+
+static void hear_left(struct worker_process *p, const struct link_message *msg)
+{
+	(void)msg;
+	if (p->has_left || !p->is_leaving)
+		return;
+	p->has_left = true;
+	roll_left(p);
+	master_look(p->slot->m);
+}
+
+static void hear_taken(struct worker_process *p, const struct link_message *msg)
+{
+	struct master *m = p->slot->m;
+	if (msg->slot < m->n_slots)
+		roll_taken(&m->slots[msg->slot], p);
+	master_look(m);
+}
+
+static void hear_peers(struct worker_process *p, const struct link_message *msg)
+{
+	registry_exclude(&p->slot->m->registry, msg->text);
+}
+
+static void (*const from_workers[])(struct worker_process *p, const struct link_message *msg) = {
+    [LINK_READY] = hear_ready, [LINK_FATAL] = hear_fatal, [LINK_DONE] = hear_done,   [LINK_PEERS] = hear_peers,
+    [LINK_TERM] = hear_term,   [LINK_LEFT] = hear_left,	  [LINK_TAKEN] = hear_taken,
+};
+
+static bool on_message(struct child *c, struct net_message *m)
+{
+	struct worker_process *p = c->owner;
+	struct link_message *msg = (void *)m->bytes;
+	bool is_known = m->len == sizeof(*msg) && msg->type < ARRAY_LEN(from_workers) && from_workers[msg->type] != NULL;
+	if (!is_known) {
+		log_error("worker %u says what no worker says: killing it", p->slot->number);
+		process_signal(&c->process, SIGKILL);
+		return false;
+	}
+	msg->name[sizeof(msg->name) - 1] = msg->text[sizeof(msg->text) - 1] = '\0';
+	from_workers[msg->type](p, msg);
+	return false;
+}
+
+static _Noreturn void run(void *owner, int link)
+{
+	struct worker_process *p = owner;
+	struct master *m = p->slot->m;
+	struct worker_setup setup = {
+	    .cf = m->cf,
+	    .slot = p->slot->number,
+	    .which = p->which,
+	    .n_slots = m->n_slots_wanted,
+	    .stats = m->stats,
+	    .registry = &m->registry,
+	    .receive = m->receive,
+	    .inputs = m->inputs,
+	    .outputs = m->outputs,
+	    .channel = p->slot->taking,
+	    .link = link,
+	    .identity = &m->identity,
+	};
+	worker_run(&setup);
+}
+
+static void on_exit_of_worker(struct child *c, int status);
+const struct child_type worker_type = {
+    .message_bytes = sizeof(struct link_message),
+    .run = run,
+    .on_message = on_message,
+    .on_exit = on_exit_of_worker,
+};
+
+/* Marking makes the page's equations hold, whatever they were: what is wrong must be said before. */
+static void mark_page(struct worker_process *p)
+{
+	struct master *m = p->slot->m;
+	struct text t = {0};
+	if (p->marking == m->marking)
+		return;
+	if (p->marking != 0 && stats_copy_take(m->copy, NULL) == 0 && stats_check(m->copy, &t) > 0)
+		log_error("the counters do not balance: %s", t.s ? t.s : "");
+	text_free(&t);
+	generation_mark_page(m, p->page);
+	p->marking = m->marking;
+}
+
+int worker_start(struct worker_process *p)
+{
+	struct slot *s = p->slot;
+	struct master *m = s->m;
+	const char *what;
+	mark_page(p);
+	stats_belief_note(m->belief, s->number, p->which, clock_us());
+	p->generation = m->generation;
+	p->is_foreign = false;
+	p->is_ready = p->is_leaving = p->has_left = p->was_told = false;
+	p->kill_at_us = 0;
+	p->why[0] = '\0';
+	int r = child_start(&p->child, m->loop, &what);
+	if (r == 0)
+		stats_slot(m->page, s->number)->starts++;
+	else
+		log_error("cannot start worker %u: %s: %s; trying again", s->number, what, strerror(-r));
+	return r;
 }
 
 static void start(struct slot *s)
 {
 	struct master *m = s->m;
-	int pair[2];
-	life_started(&s->life, clock_us());
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == -1) {
-		log_error("cannot start worker %u: socketpair: %s; trying again", s->number, strerror(errno));
-		life_died(&s->life, clock_us(), false);
-		return;
-	}
-	for (size_t i = 0; i < m->n_inputs; i++)
-		input_renew(&m->inputs[i], s->number, m->page);
-	if (s->marking != m->marking)
-		world_mark_page(m, s->page);
-	s->marking = m->marking;
-	s->generation = m->generation;
-	s->has_left = false;
-	pid_t pid = fork();
-	if (pid == 0) {
-		struct worker_setup setup = {
-		    .cf = m->cf,
-		    .args = m->args,
-		    .slot = s->number,
-		    .n_slots = m->n_slots_wanted,
-		    .stats = m->stats,
-		    .inputs = m->inputs,
-		    .outputs = m->outputs,
-		    .holds = m->holds,
-		    .link = pair[1],
-		    .identity = &m->identity,
-		};
-		worker_run(&setup);
-	}
-	close(pair[1]);
-	if (pid == -1) {
-		log_error("cannot start worker %u: fork: %s; trying again", s->number, strerror(errno));
-		close(pair[0]);
-		life_died(&s->life, clock_us(), false);
-		return;
-	}
-	s->pid = pid;
-	s->link = pair[0];
-	ev_io_init(&s->io, linked, s->link, EV_READ);
-	s->io.data = s;
-	ev_io_start(m->loop, &s->io);
-	post_open(s);
-	stats_slot(m->page, s->number)->starts++;
-	publish(s);
-}
-
-/* -- a tenant goes --------------------------------------------------------------------------------------------- */
-
-void slots_describe_end(struct text *t, int status)
-{
-	if (WIFSIGNALED(status))
-		text_add(t, "killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+	restart_started(&s->restart, clock_us());
+	registry_renew(&m->registry, s->number);
+	if (worker_start(s->now) != 0)
+		restart_died(&s->restart, clock_us(), false);
 	else
-		text_add(t, "left with exit code %d", WEXITSTATUS(status));
+		slot_publish(s);
 }
 
-/* As it was asked to. */
-static void left(struct slot *s)
+/* -- a worker goes ----------------------------------------------------------------------------------------------- */
+
+static bool is_exit(int status, int code)
 {
-	life_left(&s->life, clock_us(), s->is_ending);
-	struct slot *to = s->is_ending ? slots_serving(s->m) : NULL;
-	if (to)
-		post_give_connections(s, to);
+	return WIFEXITED(status) && WEXITSTATUS(status) == code;
 }
 
-/* The obituary: one line. */
-static void died(struct slot *s, int status)
+/* The exit report, one line, and what it took with it. */
+static void report(struct worker_process *p, int status, bool left_clean, bool is_news)
 {
-	struct master *m = s->m;
-	bool left_clean =
-	    WIFEXITED(status) && (WEXITSTATUS(status) == WORKER_EXIT_CLEAN || WEXITSTATUS(status) == WORKER_EXIT_LEFT);
-	bool is_fatal = WIFEXITED(status) && WEXITSTATUS(status) == WORKER_EXIT_FATAL;
-	bool for_good = is_fatal && !m->reload && !m->reload_failed; /* of a reload there may be a better one */
-	bool was_asked = (m->is_draining || s->is_leaving) && left_clean;
+	struct slot *s = p->slot;
 	struct text t = {0};
-	char uptime[32];
-	text_add(&t, "worker %u (pid %d) ", s->number, (int)s->pid);
-	slots_describe_end(&t, status);
-	text_add(&t, " after %s", text_format_time(uptime, sizeof uptime, clock_us() - s->life.since_us));
-	bool is_last = for_good || s->is_ending || upgrade_is_leaving(m);
-	uint64_t unread = s->has_left ? s->unread_packets : inputs_died(s, is_last);
-	if (left_clean)
-		stats_adopt(s->page); /* it has counted what it left */
+	char name[32];
+	snprintf(name, sizeof(name), "worker %u", s->number);
+	process_report(&p->child.process, name, status, &t);
+	if (p->is_foreign)
+		text_add(&t, "; it was of the program before"); /* resume.c counts what it had */
 	else
-		death_account(m, s, &t);
-	if (unread)
-		text_add(&t, "; %llu packets waited unread in its ring", (unsigned long long)unread);
-	if (!was_asked || (s->was_told && !m->is_draining))
+		death_account(s->m, p, left_clean, &t);
+	if (is_news)
 		log_warn("%s", t.s ? t.s : "a worker died");
+	text_free(&t);
+}
+
+static void on_exit_of_worker(struct child *c, int status)
+{
+	struct worker_process *p = c->owner;
+	struct slot *s = p->slot;
+	struct master *m = s->m;
+	bool left_clean = is_exit(status, WORKER_EXIT_CLEAN) || is_exit(status, WORKER_EXIT_LEFT);
+	bool is_fatal = is_exit(status, WORKER_EXIT_FATAL);
+	bool was_asked = (m->is_draining || p->is_leaving) && left_clean;
+	report(p, status, left_clean, !was_asked || (p->was_told && !m->is_draining));
 	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
-	text_free(&t);
 	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
-	if (m->is_draining && (!left_clean || WEXITSTATUS(status) == WORKER_EXIT_LEFT))
+	if (m->is_draining && !is_exit(status, WORKER_EXIT_CLEAN))
 		m->has_left = true;
-	s->pid = 0;
-	unlink_tenant(s);
-	s->is_rolling &= was_asked && !s->is_ending;
-	if (was_asked && !m->is_draining)
-		left(s);
-	else
-		life_died(&s->life, clock_us(), for_good);
-	s->is_leaving = s->was_told = false;
-	for (unsigned i = 0; i < m->n_slots; i++) /* it read for others, too: they need another reader */
-		if (m->slots[i].lent_to == s)
-			m->slots[i].lent_to = NULL;
-	publish(s);
-	if (is_fatal)
-		reload_failed_worker(s);
-	if (for_good && !m->has_started && !m->is_draining)
-		master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
-}
-
-void slots_reap(struct master *m)
-{
-	int status;
-	for (unsigned i = 0; i < m->n_slots; i++) {
-		struct slot *s = &m->slots[i];
-		if (s->pid == 0 || waitpid(s->pid, &status, WNOHANG) != s->pid)
-			continue;
-		if (s->link != -1)
-			ev_invoke(m->loop, &s->io, EV_READ); /* its last words */
-		died(s, status);
+	lend_reader_gone(s);
+	if (!roll_exited(p)) {
+		registry_died(&m->registry, s->number, m->is_draining);
+		restart_died(&s->restart, clock_us(), is_fatal && !m->reload && !m->reload_failed);
+		if (is_fatal && !m->has_started && !m->is_draining)
+			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 	}
-	reload_look(m);
-	upgrade_look(m);
-	slots_look(m);
-	master_look_at_drain(m);
+	slot_publish(s);
+	master_look(m);
 }
 
 /* -- all of them ------------------------------------------------------------------------------------------------- */
 
-struct slot *slots_serving(struct master *m)
+struct slot *slots_serving(struct master *m, const struct slot *but)
 {
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].life.state == LIFE_READY)
-			return &m->slots[i];
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		struct slot *s = &m->slots[i];
+		if (s != but && s->restart.state == RESTART_READY && s->next == NULL && s->taking == -1)
+			return s;
+	}
 	return NULL;
-}
-
-void slots_leave(struct slot *s, bool ends)
-{
-	struct master *m = s->m;
-	struct link_message msg = {.type = LINK_LEAVE, .slot = s->number, .value = m->cf->drain_timeout};
-	uint64_t now_us = clock_us();
-	for (size_t i = 0; !ends && !upgrade_is_leaving(m) && i < m->n_inputs; i++)
-		if (m->inputs[i].type->prepare_successor)
-			m->inputs[i].type->prepare_successor(&m->inputs[i], s->number);
-	if (ends)
-		snprintf(msg.text, sizeof msg.text, "ends");
-	s->is_leaving = s->is_rolling = true;
-	s->is_ending = ends;
-	life_leaving(&s->life, now_us, now_us + m->cf->drain_timeout + LATE_US);
-	post_send(s, &msg, sizeof msg, -1);
-	publish(s);
 }
 
 static bool all_failed(const struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].life.state != LIFE_FAILED)
+		if (m->slots[i].restart.state != RESTART_FAILED)
 			return false;
 	return true;
+}
+
+/* A process that does not do what it was asked to in time. Returns when to look again. */
+static uint64_t look_at_process(struct worker_process *p, uint64_t now_us)
+{
+	if (p->kill_at_us == 0 || !child_is_there(&p->child))
+		return UINT64_MAX;
+	if (now_us < p->kill_at_us)
+		return p->kill_at_us;
+	log_error("worker %u did not %s: killing it", p->slot->number,
+		  p->is_leaving ? "leave in time" : "become ready within start_timeout");
+	process_signal(&p->child.process, SIGKILL);
+	p->kill_at_us = now_us + p->slot->m->cf->start_timeout;
+	return p->kill_at_us;
 }
 
 static uint64_t look(struct slot *s, uint64_t now_us)
 {
 	struct master *m = s->m;
-	uint64_t again_us, lend_us = UINT64_MAX;
-	switch (life_next(&s->life, now_us, m->cf->start_timeout, &again_us)) {
-	case LIFE_START:
-		if (upgrade_is_leaving(m)) /* its successor is another program's */
-			break;
+	uint64_t again_us, lend_us = UINT64_MAX, told_us = UINT64_MAX;
+	switch (restart_next(&s->restart, now_us, m->cf->start_timeout, &again_us)) {
+	case RESTART_START:
 		start(s);
 		again_us = now_us;
 		break;
-	case LIFE_KILL:
-		log_error("worker %u did not %s: killing it", s->number,
-			  s->life.state == LIFE_DRAINING ? "leave in time" : "become ready within start_timeout");
-		s->life.kill_at_us = now_us + m->cf->start_timeout;
-		kill(s->pid, SIGKILL);
+	case RESTART_KILL:
+		log_error("worker %u did not become ready within start_timeout: killing it", s->number);
+		process_signal(&s->now->child.process, SIGKILL);
 		again_us = now_us + m->cf->start_timeout;
 		break;
-	case LIFE_WAIT:
+	case RESTART_WAIT:
 		break;
 	}
-	if (!s->lent_to && m->has_started && !s->is_ending && life_should_lend(&s->life, now_us, &lend_us)) {
-		lend(s);
-		/* no sibling is ready: one that becomes it makes us look again */
+	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++)
+		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
+	again_us = MIN(again_us, roll_look(s, now_us));
+	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
+		s->told_at_us = 0;
+		log_info("worker %u was told to end: another one takes over", s->number);
+		s->now->was_told = true;
+		roll_begin(s);
 	}
-	return MIN(again_us, lend_us);
+	if (s->told_at_us != 0)
+		told_us = s->told_at_us;
+	if (!s->lent_to && m->has_started && restart_should_lend(&s->restart, now_us, &lend_us))
+		lend_begin(s); /* no sibling is ready: one that becomes it makes us look again */
+	return MIN(MIN(again_us, told_us), lend_us);
 }
 
 void slots_look(struct master *m)
@@ -390,6 +340,7 @@ void slots_look(struct master *m)
 		master_stop(m, MASTER_EXIT_ERROR);
 		return;
 	}
+	roll_find_takers(m);
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	for (unsigned i = 0; i < m->n_slots; i++)
 		again_us = MIN(again_us, look(&m->slots[i], now_us));
@@ -400,36 +351,12 @@ void slots_look(struct master *m)
 	ev_timer_start(m->loop, &m->slots_timer);
 }
 
-/* One at a time, so that the others go on meanwhile. */
-void slots_renew_stale(struct master *m)
-{
-	struct slot *stale = NULL;
-	if (m->reload || m->upgrade)
-		return;
-	for (unsigned k = m->n_slots; k-- > 0;) {
-		if (m->slots[k].life.state != LIFE_READY)
-			return;
-		for (size_t i = 0; i < m->n_inputs; i++)
-			if (m->inputs[i].type->is_stale && m->inputs[i].type->is_stale(&m->inputs[i], k))
-				stale = &m->slots[k];
-	}
-	if (stale && !m->is_draining)
-		slots_leave(stale, false); /* the next one gets a new handle */
-}
-
-bool slots_are_rolling(const struct master *m)
-{
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].is_rolling)
-			return true;
-	return false;
-}
-
 bool slots_are_gone(const struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid != 0)
-			return false;
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++)
+			if (child_is_there(&m->slots[i].processes[k].child))
+				return false;
 	return true;
 }
 
@@ -437,22 +364,18 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 {
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		/* what waits for a slot without a tenant, or whose tenant reads no more, is read by a sibling before that
-		 * drains */
-		bool is_away = s->pid == 0 || (s->is_leaving && !s->is_ending);
-		if (is_away && !s->lent_to && s->life.state != LIFE_REMOVED)
-			lend(s);
-		struct slot *to = is_away ? slots_serving(m) : NULL;
-		if (to)
-			post_give_connections(s, to);
+		roll_stop(s);
+		/* what waits for a slot without a worker is read by a sibling before that drains */
+		if (!child_is_there(&s->now->child) && !s->lent_to && s->restart.state != RESTART_REMOVED)
+			lend_begin(s);
 	}
 	for (unsigned i = 0; i < m->n_slots; i++) {
 		struct slot *s = &m->slots[i];
-		if (s->life.state == LIFE_READY)
-			s->life.state = LIFE_DRAINING;
-		tell(s, LINK_DRAIN, deadline_us);
-		publish(s);
+		if (s->restart.state == RESTART_READY)
+			s->restart.state = RESTART_DRAINING;
+		slot_publish(s);
 	}
+	slots_tell_all(m, LINK_DRAIN, deadline_us, "", "", -1);
 	if (slots_are_gone(m))
 		ev_break(m->loop, EVBREAK_ALL);
 }
@@ -460,13 +383,13 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 void slots_kill(struct master *m)
 {
 	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].pid != 0)
-			kill(m->slots[i].pid, SIGKILL);
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++)
+			process_signal(&m->slots[i].processes[k].child.process, SIGKILL);
 }
 
 int slots_init(struct master *m, struct err *err)
 {
-	m->slots = calloc(stats_room(m->stats), sizeof *m->slots);
+	m->slots = calloc(stats_room(m->stats), sizeof(*m->slots));
 	if (!m->slots)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	for (unsigned i = 0; i < m->n_slots; i++)
@@ -477,19 +400,27 @@ int slots_init(struct master *m, struct err *err)
 void slot_init(struct master *m, unsigned number)
 {
 	struct slot *s = &m->slots[number];
-	memset(s, 0, sizeof *s);
+	memset(s, 0, sizeof(*s));
 	s->m = m;
 	s->number = number;
-	s->link = -1;
-	s->page = stats_slot_page(m->stats, number);
-	STAILQ_INIT(&s->outbox);
-	STAILQ_INIT(&s->connections);
-	life_init(&s->life, clock_us());
+	s->now = &s->processes[0];
+	s->giving = s->taking = -1;
+	for (unsigned k = 0; k < ARRAY_LEN(s->processes); k++) {
+		struct worker_process *p = &s->processes[k];
+		p->slot = s;
+		p->which = k;
+		p->page = stats_slot_page(m->stats, number, k);
+		child_init(&p->child, &worker_type, p);
+	}
+	restart_init(&s->restart, clock_us());
 }
 
 void slots_fini(struct master *m)
 {
-	for (unsigned i = 0; m->slots && i < m->n_slots; i++)
-		unlink_tenant(&m->slots[i]);
+	for (unsigned i = 0; m->slots && i < m->n_slots; i++) {
+		roll_close(&m->slots[i]);
+		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++)
+			child_fini(&m->slots[i].processes[k].child);
+	}
 	free(m->slots);
 }

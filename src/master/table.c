@@ -37,36 +37,34 @@ static uint64_t endpoint_losses(const struct master *m, unsigned endpoint)
 static void add_input(const struct master *m, const struct input *in, struct table_row *nic, struct table_row *rx)
 {
 	for (unsigned i = 0; i < in->n_endpoints; i++)
-		for (unsigned k = 0; k < in->endpoints[i].n_fds; k++) {
-			unsigned endpoint = in->endpoints[i].blocks[k];
+		for (unsigned k = 0; k < in->endpoints[i]->n_fds; k++) {
+			unsigned endpoint = in->endpoints[i]->blocks[k];
 			nic->in += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, endpoint, "interface_packets");
 			nic->drops += endpoint_losses(m, endpoint);
 		}
-	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
-		const struct stats_input *st = stats_block(m->copy, (int)slot, STATS_INPUT, in->index);
-		rx->in += st->received_packets;
-		rx->out += st->to_outputs_packets;
-		rx->drops += st->dropped_shutdown_packets + st->lost_at_death_packets;
-	}
+	struct stats_input st;
+	stats_sum(m->copy, STATS_ALL, STATS_INPUT, in->index, &st);
+	rx->in += st.received_packets;
+	rx->out += st.to_outputs_packets;
+	rx->drops += st.dropped_shutdown_packets + st.lost_at_death_packets;
 }
 
 static void add_output(const struct master *m, const struct output *out, struct table_row *tx, struct table_row *kaf)
 {
-	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
-		const struct stats_output *st = stats_block(m->copy, (int)slot, STATS_OUTPUT, out->index);
-		const struct stats_backend *be = stats_block(m->copy, (int)slot, STATS_BACKEND, out->blocks[0]);
-		uint64_t refused = be->dropped_queue_full_records + be->dropped_memory_records +
-				   be->dropped_too_long_records + be->dropped_link_type_records;
-		tx->in += st->offered_records;
-		tx->queued += st->held_records;
-		tx->out += st->taken_records - refused;
-		tx->drops += refused + st->dropped_shutdown_records + st->lost_at_death_records;
-		kaf->in += be->offered_records - refused;
-		kaf->queued += be->queued_records + be->in_flight_records;
-		kaf->out += be->delivered_records;
-		kaf->drops += be->unconfirmed_records + be->failed_records + be->dropped_shutdown_records +
-			      be->lost_at_death_records;
-	}
+	struct stats_output st;
+	struct stats_backend be;
+	stats_sum(m->copy, STATS_ALL, STATS_OUTPUT, out->index, &st);
+	stats_sum(m->copy, STATS_ALL, STATS_BACKEND, out->blocks[0], &be);
+	uint64_t refused = be.dropped_queue_full_records + be.dropped_memory_records + be.dropped_too_long_records +
+			   be.dropped_link_type_records;
+	tx->in += st.offered_records;
+	tx->queued += st.held_records;
+	tx->out += st.taken_records - refused;
+	tx->drops += refused + st.dropped_shutdown_records + st.lost_at_death_records;
+	kaf->in += be.offered_records - refused;
+	kaf->queued += be.queued_records + be.in_flight_records;
+	kaf->out += be.delivered_records;
+	kaf->drops += be.unconfirmed_records + be.failed_records + be.dropped_shutdown_records + be.lost_at_death_records;
 }
 
 static void print_row(const char *name, const struct table_row *row)

@@ -1,48 +1,35 @@
 /* SPDX-License-Identifier: MIT
  *
- * upgrade: what the two masters of an upgrade say to each other, over a SOCK_SEQPACKET pair.
+ * upgrade: another program takes the place of this one, in the same process. Three files:
  *
- *   old master (upgrade.c)                                   new master (upgrade_heir.c), started by it
- *   ENDPOINT … (descriptors), CONTROL, HTTP, END ─────────▶  takes endpoints by type and address, makes the rest
- *   serves                                                   its workers open outputs, say READY, and hold
- *                      ◀──────────────────────────── READY   (or it ends: then nothing has changed)
- *   its workers stop reading, give connections back
- *   CONNECTION …, COUNTERS (pages), GO ───────────────────▶  gives connections out; its workers read
- *   its workers deliver what they hold, and end              adds the old counters to its own, each second
- *   DONE, exit ───────────────────────────────────────────▶  … and once more: they are final
+ *   upgrade.c    the running program: rehearses, then executes
+ *   rehearse.c   the new program as a child: would it come up, with the file as it is now? Without any effect
+ *   resume.c     the new program in our place: takes over what the state says, then rolls the workers as a reload does
+ *
+ *   running program                       child: new program, "rehearse"
+ *   opens the program once, forks ───────▶ reads the file, checks all, tries to bind what is new
+ *                          ◀────────────── exit 0, with the text that it read and the maps that it made
+ *   executes that very file with state, text and maps: "resume"; children, links, sockets, clients stay
+ *
+ * How the new program knows: MILLRACE_UPGRADE is "rehearse STATE TEXT MAPS" or "resume STATE", numbers of descriptors. An exec
+ * that fails returns, and nothing has changed.
  */
 #ifndef MASTER_UPGRADE_H
 #define MASTER_UPGRADE_H
 
 #include "master.h"
+#include "state.h"
 
-#define UPGRADE_ENVIRONMENT "MILLRACE_UPGRADE" /* number of the descriptor */
-enum { UPGRADE_VERSION = 1 };
+#define UPGRADE_ENVIRONMENT "MILLRACE_UPGRADE"
+enum { UPGRADE_PLACE_BYTES = 256, UPGRADE_EXTRA_US = 5000000 };
 
-enum upgrade_type {
-	UPGRADE_ENDPOINT,
-	UPGRADE_CONTROL,
-	UPGRADE_HTTP,
-	UPGRADE_END,
-	UPGRADE_FAILED, /* the new program cannot be run */
-	UPGRADE_READY,
-	UPGRADE_CONNECTION,
-	UPGRADE_LINES, /* what an output (name) held: at any time until DONE */
-	UPGRADE_COUNTERS,
-	UPGRADE_GO,
-	UPGRADE_DONE,
+/* What a rehearsal may need to know, and all of it. On a failed allocation t->failed. */
+void state_describe(const struct master *m, struct text *t);
+
+/* rehearse.c: one map as it lies in the file of maps, followed by `bytes` of a struct shards. */
+struct upgrade_map {
+	char name[264]; /* of the output */
+	uint64_t bytes;
 };
-struct upgrade_message {
-	uint32_t version, type;
-	uint32_t number, n;   /* descriptor number of n of the endpoint; of a word: who says it, its process id */
-	uint64_t value; /* of a connection and of lines, as in the link's message */
-	uint32_t kept_bytes;
-	int32_t group; /* of a capture, which comes without descriptors: its fanout group; -1: none */
-	char kind[16];	/* type of input ("udp"); of a connection too */
-	char name[264]; /* the endpoint's address; of a connection the input's name */
-	struct net_address address;
-	char kept[LINE_MAX_BYTES + 1]; /* as much as there is */
-};
-#define UPGRADE_HEAD_BYTES offsetof(struct upgrade_message, kept)
 
 #endif

@@ -7,22 +7,8 @@
 #include "monitor.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Signals for the whole group are the master's to understand: we end with our link. A crash must still kill. */
-static void signals_init(void)
-{
-	sigset_t blocked;
-	sigfillset(&blocked);
-	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
-	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
-		sigdelset(&blocked, deadly[i]);
-	for (int sig = 1; sig < NSIG; sig++)
-		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
-	sigprocmask(SIG_SETMASK, &blocked, NULL);
-}
 
 static int tell(struct monitor *m, const struct monitor_message *msg)
 {
@@ -41,15 +27,20 @@ int monitor_name(struct monitor *m, enum stats_scope scope, unsigned index, cons
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	(void)events;
+	struct monitor *m = io->data;
 	struct monitor_message msg;
 	int fd;
 	ssize_t n;
 	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
 		if (msg.type == MONITOR_LOG)
 			log_set_level((enum log_level)msg.value);
-		if (msg.type == MONITOR_LOG_FILE && fd != -1)
+		if (msg.type == MONITOR_LOG_FILE && fd != -1) {
 			log_file_take(fd);
-		else if (fd != -1)
+			continue;
+		}
+		if (msg.type == MONITOR_PAGE && fd != -1 && msg.value == stats_files(m->stats))
+			stats_open_next(m->stats, fd, NULL);
+		if (fd != -1)
 			close(fd);
 	}
 	if (n == -EAGAIN || n == -EINTR)
@@ -60,7 +51,10 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 static void every_second(struct ev_loop *loop, struct ev_timer *timer, int events)
 {
 	(void)loop, (void)events;
-	monitor_sample(timer->data);
+	struct monitor *m = timer->data;
+	monitor_sample(m);
+	if (stats_copy_lacks_pages(m->copy)) /* a reload has added a worker */
+		tell(m, &(struct monitor_message){.type = MONITOR_PAGE, .value = stats_files(m->stats)});
 }
 
 static int open_all(struct monitor *m, struct err *err)
@@ -97,12 +91,13 @@ void monitor_run(const struct monitor_setup *setup)
 	struct err err = {""};
 	log_set_who("monitor");
 	proc_set_title("millrace/mon");
+	bool is_safe = stats_child_monitor(setup->stats, &err) == 0;
 	proc_close_others(keep, ARRAY_LEN(keep));
-	signals_init();
+	proc_child_signals(); /* those for the whole group are the master's to understand: we end with our link */
 	if (setup->cf->daemon)
 		proc_leave_terminal();
 	m.counters = stats_monitor(m.page);
-	if (privileges_drop(setup->identity, PRIVILEGES_MONITOR, setup->cf->seccomp, &err) != 0 ||
+	if (!is_safe || privileges_drop(setup->identity, PRIVILEGES_MONITOR, setup->cf->seccomp, &err) != 0 ||
 	    open_all(&m, &err) != 0) {
 		log_error("%s", err.text);
 		_exit(EXIT_FAILURE);

@@ -55,6 +55,8 @@ ssize_t net_recv_fd(int sock, void *msg, size_t size, int *fd)
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&mh);
 	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS && cm->cmsg_len == CMSG_LEN(sizeof(int)))
 		memcpy(fd, CMSG_DATA(cm), sizeof(*fd));
+	if ((mh.msg_flags & MSG_CTRUNC) && *fd == -1)
+		log_error("a descriptor that came over a link is lost: too many are open here (ulimit -n)");
 	if (n == 0 && *fd != -1) {
 		close(*fd);
 		*fd = -1;

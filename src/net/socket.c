@@ -50,21 +50,25 @@ static int explain_bind(struct err *err, int code, const char *what, const char 
 	}
 }
 
-int net_address_listen(struct net_address *a, const char *what, const char *host, uint16_t port, struct err *err)
+int net_addresses_listen(struct net_address *a, unsigned max, const char *what, const char *host, uint16_t port,
+			 struct err *err)
 {
 	if (net_address_parse(a, host, port) == 0)
-		return 0;
+		return 1;
 	char service[8];
+	int n = 0;
 	struct addrinfo *found, hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_DGRAM};
 	snprintf(service, sizeof service, "%u", port);
 	int r = getaddrinfo(host, service, &hints, &found);
 	if (r != 0)
 		return err_set(err, -EINVAL, "Cannot listen on %s %s:%u: %s; give a numeric address of this machine.",
 			       what, host, port, gai_strerror(r));
-	memcpy(&a->sa, found->ai_addr, found->ai_addrlen);
-	a->len = found->ai_addrlen;
+	for (const struct addrinfo *each = found; each && n < (int)max; each = each->ai_next, n++) {
+		a[n] = (struct net_address){.len = each->ai_addrlen};
+		memcpy(&a[n].sa, each->ai_addr, each->ai_addrlen);
+	}
 	freeaddrinfo(found);
-	return 0;
+	return n;
 }
 
 static int set_int(int fd, int level, int option, int value)
@@ -84,7 +88,8 @@ static int inet_bind(const struct net_address *a, int type, int reuse_option, co
 	/* "" binds :: and takes IPv4 too; an IPv6 literal is that address only */
 	if (a->sa.ss_family == AF_INET6) {
 		const struct sockaddr_in6 *in6 = (const void *)&a->sa;
-		if (set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, !IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr)) == -1)
+		bool v6_only = a->v6_only || !IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr);
+		if (set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only) == -1)
 			goto failed;
 	}
 	if (bind(fd, (const struct sockaddr *)&a->sa, a->len) == -1)
@@ -113,10 +118,15 @@ int net_udp_join(const struct net_address *a, struct err *err)
 	return inet_bind(a, SOCK_DGRAM, SO_REUSEPORT, "udp", err);
 }
 
-int net_tcp_listen(const struct net_address *a, struct err *err)
+int net_tcp_bind(const struct net_address *a, struct err *err)
 {
 	/* SO_REUSEADDR: connections of a former life in TIME_WAIT do not keep us from listening */
-	int fd = inet_bind(a, SOCK_STREAM, SO_REUSEADDR, "tcp", err);
+	return inet_bind(a, SOCK_STREAM, SO_REUSEADDR, "tcp", err);
+}
+
+int net_tcp_listen(const struct net_address *a, struct err *err)
+{
+	int fd = net_tcp_bind(a, err);
 	if (fd < 0)
 		return fd;
 	if (listen(fd, LISTEN_BACKLOG) == -1) {
@@ -169,9 +179,12 @@ int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 	int lock = lock_folder(path), code = 0;
 	if (is_stale(&sun, type))
 		unlink(path);
-	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1 || chmod(path, mode) == -1 ||
-	    (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1))
+	if (bind(fd, (const struct sockaddr *)&sun, sizeof sun) == -1) {
 		code = errno;
+	} else if (chmod(path, mode) == -1 || (type == SOCK_STREAM && listen(fd, LISTEN_BACKLOG) == -1)) {
+		code = errno;
+		unlink(path);
+	}
 	if (lock != -1)
 		close(lock);
 	if (code == 0)

@@ -12,12 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, DROP_PAUSE_US = 1000000, LABEL_BYTES = 300 };
+enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, DROP_PAUSE_US = 1000000 };
 
 /* -- log ----------------------------------------------------------------------------------------------------------- */
 
-/* HOST:PORT, fit for a log line. */
-static const char *label(const struct backend *be, char *buf, size_t size)
+const char *backend_label(const struct backend *be, char *buf, size_t size)
 {
 	char address[LABEL_BYTES];
 	conf_backend_address(be->cf, address, sizeof(address));
@@ -40,7 +39,7 @@ static bool may_log(struct statsite *st, uint64_t now_us)
 	return false;
 }
 
-static uint64_t dropped_lines(const struct backend *be)
+uint64_t backend_dropped_lines(const struct backend *be)
 {
 	return be->draft->dropped_queue_full_records + be->draft->dropped_memory_records;
 }
@@ -52,10 +51,10 @@ static void log_down(struct backend *be, const char *why)
 	if (be->down_us != 0)
 		return;
 	be->down_us = now_us;
-	be->dropped_at_down = dropped_lines(be);
+	be->dropped_at_down = backend_dropped_lines(be);
 	be->is_down_logged = may_log(be->st, now_us);
 	if (be->is_down_logged)
-		log_warn("backend %s down: %s; holding up to %s", label(be, name, sizeof(name)), why,
+		log_warn("backend %s down: %s; holding up to %s", backend_label(be, name, sizeof(name)), why,
 			 text_format_bytes(limit, sizeof(limit), be->queue.limit_bytes));
 }
 
@@ -63,11 +62,11 @@ static void log_up(struct backend *be)
 {
 	char name[LABEL_BYTES], away[32];
 	if (be->down_us == 0)
-		log_debug("backend %s up", label(be, name, sizeof(name)));
+		log_debug("backend %s up", backend_label(be, name, sizeof(name)));
 	else if (be->is_down_logged)
-		log_info("backend %s up after %s, %llu dropped", label(be, name, sizeof(name)),
+		log_info("backend %s up after %s, %llu dropped", backend_label(be, name, sizeof(name)),
 			 text_format_time(away, sizeof(away), clock_us() - be->down_us),
-			 (unsigned long long)(dropped_lines(be) - be->dropped_at_down));
+			 (unsigned long long)(backend_dropped_lines(be) - be->dropped_at_down));
 	be->down_us = 0;
 }
 
@@ -83,8 +82,8 @@ static void log_dropping(struct backend *be, enum queue_room room, uint64_t drop
 	be->dropping_since_us = st->now_us;
 	be->dropped_before = dropped_before;
 	if (may_log(st, clock_us()))
-		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped", label(be, name, sizeof(name)),
-			 be->state == BACKEND_UP ? "is too slow" : "is away",
+		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped",
+			 backend_label(be, name, sizeof(name)), be->state == BACKEND_UP ? "is too slow" : "is away",
 			 room == QUEUE_FULL ? "queue_limit" : "memory_limit",
 			 text_format_bytes(limit, sizeof(limit), room == QUEUE_FULL ? cf->queue_limit : cf->memory_limit),
 			 st->out->overflow == CONF_OVERFLOW_DROP_OLDEST ? "oldest" : "newest");
@@ -99,8 +98,8 @@ static void log_dropping_end(struct backend *be)
 		return;
 	be->is_dropping = false;
 	if (may_log(st, clock_us()))
-		log_info("backend %s has room again: %llu lines were dropped in %s", label(be, name, sizeof(name)),
-			 (unsigned long long)(dropped_lines(be) - be->dropped_before),
+		log_info("backend %s has room again: %llu lines were dropped in %s", backend_label(be, name, sizeof(name)),
+			 (unsigned long long)(backend_dropped_lines(be) - be->dropped_before),
 			 text_format_time(lasted, sizeof(lasted), be->last_drop_us - be->dropping_since_us));
 }
 
@@ -111,15 +110,19 @@ void backend_account(struct backend *be)
 	struct statsite *st = be->st;
 	struct stats_backend *d = be->draft;
 	const struct queue *q = &be->queue;
-	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q);
+	uint64_t unsent_lines = queue_unsent_lines(q), flight_lines = queue_flight_lines(q),
+		 held_bytes = queue_held_bytes(q);
 
+	/* Differences, since a connection that is finished here is in the same account as the backend's own. */
 	d->offered_records += q->put_lines - be->counted_lines;
 	be->counted_lines = q->put_lines;
-	d->queued_records = unsent_lines;
-	d->in_flight_records = flight_lines;
-	d->queued_bytes = queue_held_bytes(q);
-	st->pending_lines += unsent_lines + flight_lines - be->counted_pending_lines;
-	be->counted_pending_lines = unsent_lines + flight_lines;
+	d->queued_records += unsent_lines - be->counted_unsent_lines;
+	d->in_flight_records += flight_lines - be->counted_flight_lines;
+	d->queued_bytes += held_bytes - be->counted_held_bytes;
+	st->pending_lines += unsent_lines - be->counted_unsent_lines + flight_lines - be->counted_flight_lines;
+	be->counted_unsent_lines = unsent_lines;
+	be->counted_flight_lines = flight_lines;
+	be->counted_held_bytes = held_bytes;
 	if (UNLIKELY(be->is_dropping))
 		log_dropping_end(be);
 	stats_touch(st->out->page, STATS_BACKEND, be->block);
@@ -150,7 +153,7 @@ void backend_start(struct backend *be)
 void backend_hurry(struct backend *be)
 {
 	be->delay_us = 0;
-	if (be->state != BACKEND_WAITING)
+	if (be->state != BACKEND_WAITING || be->is_finishing)
 		return;
 	ev_timer_stop(be->st->out->loop, &be->timer);
 	backend_start(be);
@@ -214,12 +217,28 @@ int backend_socket(struct backend *be, int family, int type)
 	return be->fd == -1 ? -1 : 0;
 }
 
+/* The backend of the configuration tells, not a connection that is finished here. */
+static void mark_up(struct backend *be, bool is_up)
+{
+	if (!be->is_finishing)
+		output_mark_up(be->draft, is_up);
+}
+
+void backend_up_again(struct backend *be)
+{
+	be->state = BACKEND_UP;
+	mark_up(be, true);
+	be->is_short = false;
+	backend_set_blocked(be, false);
+	statsite_due(be);
+}
+
 void backend_up(struct backend *be)
 {
 	be->state = BACKEND_UP;
 	be->connected_us = clock_us();
 	ev_timer_stop(be->st->out->loop, &be->timer);
-	output_mark_up(be->draft, true);
+	mark_up(be, true);
 	be->draft->connects++;
 	be->is_short = false;
 	backend_set_blocked(be, false);
@@ -243,7 +262,7 @@ static void close_socket(struct backend *be)
 	be->fd = -1;
 	statsite_not_due(be);
 	statsite_settled(be);
-	output_mark_up(be->draft, false);
+	mark_up(be, false);
 }
 
 /* A connection that held for a while earns a quick retry; one that breaks at once, or never came, waits longer each
@@ -260,9 +279,26 @@ static void wait_for_retry(struct backend *be, bool was_up)
 	st->random ^= st->random << 13;
 	st->random ^= st->random >> 7;
 	st->random ^= st->random << 17;
-	uint64_t half_us = be->delay_us / 2, wait_us = half_us + st->random % (half_us + 1);
+	uint64_t half_us = be->delay_us / 2;
+	backend_wait(be, half_us + st->random % (half_us + 1));
+}
+
+void backend_wait(struct backend *be, uint64_t wait_us)
+{
+	be->state = BACKEND_WAITING;
+	if (be->place_fd == -1) /* or clients that wait to be accepted would take it, and keep the backend away */
+		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	ev_timer_set(&be->timer, (double)wait_us / 1e6, 0.);
-	ev_timer_start(st->out->loop, &be->timer);
+	ev_timer_start(be->st->out->loop, &be->timer);
+}
+
+/* Its lines begin anew in the queues of those who have their keys (statsite_look_at_finishing). */
+static void log_unfinished(struct backend *be, const char *why)
+{
+	char name[LABEL_BYTES];
+	if (may_log(be->st, clock_us()))
+		log_warn("backend %s: a connection that another worker left to be finished is lost: %s",
+			 backend_label(be, name, sizeof(name)), why);
 }
 
 void backend_lost(struct backend *be, const char *why)
@@ -274,8 +310,6 @@ void backend_lost(struct backend *be, const char *why)
 	}
 	be->state = BACKEND_WAITING;
 	close_socket(be);
-	if (be->place_fd == -1) /* or clients that wait to be accepted would take it, and keep the backend away */
-		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 	be->is_blocked = be->is_short = false;
 	if (was_up) {
 		be->draft->disconnects++;
@@ -284,8 +318,30 @@ void backend_lost(struct backend *be, const char *why)
 		be->draft->connect_failures++;
 	}
 	queue_set_watermark(&be->queue, UINT64_MAX);
-	log_down(be, why);
-	wait_for_retry(be, was_up);
+	if (be->is_finishing) {
+		log_unfinished(be, why);
+	} else {
+		log_down(be, why);
+		wait_for_retry(be, was_up);
+	}
+	backend_account(be);
+}
+
+void backend_given(struct backend *be)
+{
+	struct queue *q = &be->queue;
+	be->draft->passed_records += queue_unsent_lines(q) + queue_flight_lines(q);
+	queue_forget(q);
+	queue_set_watermark(q, UINT64_MAX);
+	close_socket(be);
+	if (be->place_fd != -1)
+		close(be->place_fd);
+	be->place_fd = -1;
+	be->state = BACKEND_ELSEWHERE;
+	be->sent_bytes = be->acked_bytes = be->delay_us = 0;
+	be->is_blocked = be->is_short = be->is_dropping = false;
+	if (!be->is_finishing)
+		be->draft->down_us = 0; /* whether it is, its next worker says */
 	backend_account(be);
 }
 
@@ -323,11 +379,17 @@ bool backend_put_slowly(struct backend *be, const struct line *l)
 			if (backend_tcp_settle(be))
 				continue;
 		}
+		if (st->out->takes_all) {
+			st->pool.is_unlimited = true;
+			if (!queue_put_beyond(q, l->bytes, l->len))
+				refuse(be, &be->draft->dropped_memory_records);
+			return true;
+		}
 		if (st->out->overflow == CONF_OVERFLOW_BLOCK)
 			return false;
 		uint64_t *reason =
 		    room == QUEUE_FULL ? &be->draft->dropped_queue_full_records : &be->draft->dropped_memory_records;
-		uint64_t dropped = 0, dropped_before = dropped_lines(be);
+		uint64_t dropped = 0, dropped_before = backend_dropped_lines(be);
 		if (st->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
 			dropped = queue_drop_oldest(q, room == QUEUE_FULL ? l->len + 1 : CHUNK_SMALL_ROOM);
 		*reason += dropped;
@@ -355,7 +417,6 @@ void backend_init(struct backend *be, struct statsite *st, const struct conf_bac
 	ev_init(&be->io, on_io);
 	ev_init(&be->timer, on_timer);
 	be->io.data = be->timer.data = be;
-	output_mark_up(draft, false);
 }
 
 void backend_close(struct backend *be)
@@ -370,15 +431,15 @@ void backend_close(struct backend *be)
 	be->draft->unconfirmed_records += flight;
 	if (unsent + flight > 0)
 		log_warn("backend %s: %llu lines not sent, %llu sent and not acknowledged at the end",
-			 label(be, name, sizeof(name)), (unsigned long long)unsent, (unsigned long long)flight);
+			 backend_label(be, name, sizeof(name)), (unsigned long long)unsent, (unsigned long long)flight);
 	if (is_connected)
 		backend_tcp_close(be);
 	close_socket(be);
 	if (be->place_fd != -1)
 		close(be->place_fd);
 	if (be->is_dropping)
-		log_warn("backend %s: %llu lines were dropped, until the end", label(be, name, sizeof(name)),
-			 (unsigned long long)(dropped_lines(be) - be->dropped_before));
+		log_warn("backend %s: %llu lines were dropped, until the end", backend_label(be, name, sizeof(name)),
+			 (unsigned long long)(backend_dropped_lines(be) - be->dropped_before));
 	be->is_dropping = false; /* what is cleared now is no room for anybody */
 	queue_clear(q);
 	backend_account(be);

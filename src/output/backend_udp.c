@@ -16,6 +16,7 @@ struct burst {
 	unsigned n;
 	struct mmsghdr msgs[DATAGRAMS];
 	struct iovec iov[DATAGRAMS];
+	uint32_t bytes[DATAGRAMS]; /* of the queue that each takes: with the newline that may be left off */
 };
 
 int backend_udp_connect(struct backend *be, const struct net_address *a)
@@ -27,19 +28,17 @@ int backend_udp_connect(struct backend *be, const struct net_address *a)
 	return 0;
 }
 
-/* Bytes of the next datagram with its last newline: as many lines as fit in max, at least one. */
+/* Bytes of the next datagram with its last newline: as many lines as fit in max, at least one. 0: each line alone. */
 static size_t cut(const char *p, size_t len, size_t max)
 {
 	if (len <= max)
 		return len;
-	const char *newline = memrchr(p, '\n', max);
+	const char *newline = max > 0 ? memrchr(p, '\n', max) : NULL;
 	if (newline == NULL)
 		newline = memchr(p + max, '\n', len - max);
-	BUG_ON(newline == NULL);
-	return (size_t)(newline + 1 - p);
+	return newline != NULL ? (size_t)(newline + 1 - p) : len;
 }
 
-/* max 0: each line alone. */
 static void gather(struct burst *s, const struct queue *q, size_t max)
 {
 	struct iovec pieces[DATAGRAMS];
@@ -51,9 +50,10 @@ static void gather(struct burst *s, const struct queue *q, size_t max)
 		const char *newline = memrchr(p, '\n', pieces[i].iov_len);
 		size_t len = newline != NULL ? (size_t)(newline + 1 - p) : 0;
 		while (len > 0 && s->n < DATAGRAMS) {
-			size_t n = max > 0 ? cut(p, len, max) : (size_t)((const char *)memchr(p, '\n', len) + 1 - p);
+			size_t n = cut(p, len, max);
 			/* the longest line fits only without its newline */
 			s->iov[s->n] = (struct iovec){.iov_base = (char *)p, .iov_len = n > UDP_MAX_BYTES ? n - 1 : n};
+			s->bytes[s->n] = (uint32_t)n;
 			s->msgs[s->n] = (struct mmsghdr){.msg_hdr = {.msg_iov = &s->iov[s->n], .msg_iovlen = 1}};
 			s->n++;
 			p += n;
@@ -66,12 +66,11 @@ static size_t count_sent(struct backend *be, const struct burst *s, unsigned n)
 {
 	struct queue *q = &be->queue;
 	size_t bytes = 0;
-	for (unsigned i = 0; i < n; i++)
-		bytes += s->iov[i].iov_len;
-	be->draft->sent_bytes += bytes;
+	for (unsigned i = 0; i < n; i++) {
+		be->draft->sent_bytes += s->iov[i].iov_len;
+		bytes += s->bytes[i];
+	}
 	be->draft->sends++;
-	for (unsigned i = 0; i < n; i++) /* newlines that were left off */
-		bytes += ((const char *)s->iov[i].iov_base)[s->iov[i].iov_len - 1] != '\n';
 	uint64_t lines = q->done_lines;
 	queue_sent(q, bytes);
 	queue_acked(q, bytes);
@@ -101,6 +100,10 @@ void backend_udp_send(struct backend *be)
 			return;
 		}
 		gather(&s, q, max);
+		if (s.n == 0) { /* memory that another worker handed over, and wrote to since */
+			backend_lost(be, "its queue holds no line");
+			return;
+		}
 		int n = sendmmsg(be->fd, s.msgs, s.n, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n > 0) {
 			turn_bytes += count_sent(be, &s, (unsigned)n);
@@ -122,8 +125,12 @@ void backend_udp_send(struct backend *be)
 				max = 0; /* perhaps its lines pass one by one */
 				continue;
 			}
-			be->draft->dropped_too_long_records += queue_drop_oldest(q, 1);
-			continue;
+			uint64_t dropped = queue_drop_oldest(q, 1);
+			be->draft->dropped_too_long_records += dropped;
+			if (dropped > 0)
+				continue;
+			backend_lost(be, strerror(EMSGSIZE));
+			return;
 		case EAGAIN:
 			wait_for(be, false);
 			return;

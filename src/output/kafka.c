@@ -30,7 +30,7 @@ static uint64_t flight_messages(const struct kafka *k)
 
 static uint64_t queued_records(const struct kafka *k)
 {
-	return k->waiting.records + k->refused.records + k->parked.records + k->open_records;
+	return k->waiting.records + k->back.records + k->refused.records + k->parked.records + k->open_records;
 }
 
 static uint64_t message_overhead(const struct kafka *k)
@@ -44,12 +44,13 @@ void kafka_account(struct kafka *k)
 	uint64_t flight = flight_messages(k), flight_bytes = k->producer != NULL ? k->producer->flight_bytes : 0;
 	k->backend->queued_records = queued_records(k);
 	k->backend->in_flight_records = k->flight_records;
-	k->stats->queued_messages = k->waiting.messages + k->refused.messages + k->parked.messages;
-	k->stats->queued_bytes = k->waiting.bytes + k->refused.bytes + k->parked.bytes;
+	k->stats->queued_messages = k->waiting.messages + k->back.messages + k->refused.messages +
+				   k->parked.messages;
+	k->stats->queued_bytes = k->waiting.bytes + k->back.bytes + k->refused.bytes + k->parked.bytes;
 	k->backend->queued_bytes = k->stats->queued_bytes + flight_bytes;
 	k->stats->in_flight_messages = flight;
 	k->stats->in_flight_bytes = flight_bytes;
-	k->draft->memory_bytes = k->pool.used_bytes + flight * message_overhead(k);
+	k->draft->memory_bytes = k->pool.used_bytes + k->pool.outside_bytes + flight * message_overhead(k);
 	stats_touch(out->page, STATS_OUTPUT, out->index);
 	stats_touch(out->page, STATS_BACKEND, out->blocks[0]);
 	stats_touch(out->page, STATS_KAFKA, out->index);
@@ -58,7 +59,7 @@ void kafka_account(struct kafka *k)
 /* Worth trying again after a hold: an eighth is free, so that it does not stop at the next datagram. */
 static bool has_room(const struct kafka *k)
 {
-	return pool_free_slabs(&k->pool) >= MAX(k->pool.n_slabs / 8, 1);
+	return pool_free_slabs(&k->pool) >= MAX(pool_limit_slabs(&k->pool) / 8, 1);
 }
 
 void kafka_after_event(struct kafka *k)
@@ -98,6 +99,7 @@ static void kafka_send(struct output *out, struct batch *b)
 		k->draft->offered_records += all;
 		k->draft->held_records += all;
 	}
+	k->pool.is_unlimited = out->takes_all;
 	*taken = is_lines ? kafka_put_lines(k, b, first) : kafka_put_items(k, b, first);
 	unsigned put = records(k, b, first, *taken);
 	k->draft->held_records -= put;
@@ -114,6 +116,7 @@ static void kafka_pump(struct output *out, uint64_t now_us)
 	struct kafka *k = out->impl;
 	k->now_us = MAX(k->now_us, now_us);
 	producer_serve(k->producer);
+	message_list_prepend(&k->waiting, &k->back);
 	kafka_end_old(k);
 	if (k->is_giving_up)
 		kafka_give_up_waiting(k);
@@ -252,16 +255,20 @@ static int divide_memory(struct kafka *k, struct err *err)
 	_Static_assert(CHUNK_LARGE_ROOM >= BATCH_ITEM_BYTES + sizeof(struct message) + sizeof(struct origin),
 		       "chunk too small");
 	uint64_t overhead = k->window * message_overhead(k);
-	int r = pool_init(&k->pool, share > overhead ? share - overhead : 0, err);
+	uint64_t spare_bytes = (uint64_t)POOL_SPARE_SLABS * POOL_SLAB_BYTES;
+	int r = pool_init(&k->pool, MAX(share > overhead ? share - overhead : 0, 2 * POOL_SLAB_BYTES) + spare_bytes, err);
+	pool_set_spare(&k->pool, POOL_SPARE_SLABS);
 	/* What librdkafka has cannot be dropped any more: the oldest must not be all there. */
 	if (r == 0 && k->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
 		k->flight_limit_bytes =
-		    MIN(k->flight_limit_bytes, (uint64_t)k->pool.n_slabs * POOL_SLAB_BYTES / OLDEST_SHARE);
+		    MIN(k->flight_limit_bytes, (uint64_t)pool_limit_slabs(&k->pool) * POOL_SLAB_BYTES / OLDEST_SHARE);
 	return r;
 }
 
 static void kafka_free(struct kafka *k)
 {
+	while (!LIST_EMPTY(&k->taken))
+		taken_free(&k->pool, LIST_FIRST(&k->taken));
 	pool_fini(&k->pool);
 	free(k->builders);
 	free(k->targets);
@@ -271,6 +278,7 @@ static void kafka_free(struct kafka *k)
 
 static int kafka_open(struct output *out, struct err *err)
 {
+	const char *acks = kafka_property(out->cf, "acks", "request.required.acks");
 	struct kafka *k = calloc(1, sizeof(*k));
 	if (k == NULL)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
@@ -282,10 +290,12 @@ static int kafka_open(struct output *out, struct err *err)
 	k->origin.is_wanted = out->cf->headers;
 	k->partition = kafka_partition(out->cf);
 	k->opened_us = k->now_us;
+	k->has_offsets = strcmp(acks != NULL ? acks : "all", "0") != 0;
 	k->grace_us = number_property(out->cf, "topic.metadata.propagation.max.ms", 30000) * 1000;
 	k->stats->brokers = k->stats->brokers_up = k->stats->partitions = 0;
 	output_mark_up(k->backend, false);
 	message_list_init(&k->waiting);
+	message_list_init(&k->back);
 	message_list_init(&k->refused);
 	TAILQ_INIT(&k->opened);
 	int r = divide_memory(k, err);
@@ -322,6 +332,7 @@ static void give_up(struct kafka *k)
 	struct message *m;
 	kafka_end_all(k);
 	kafka_probe_restart(k);
+	message_list_prepend(&k->waiting, &k->back);
 	message_list_prepend(&k->waiting, &k->refused);
 	k->backend->dropped_shutdown_records += k->waiting.records;
 	k->stats->dropped_messages += k->waiting.messages;
@@ -424,28 +435,18 @@ static void kafka_unprepare(struct output *out)
 	out->shared = NULL;
 }
 
-/* batch_bytes and batch_delay are looked at whenever a message is begun; what is held back is tried anew, in case that
- * overflow is no longer `block`. */
-static int kafka_reload(struct output *out, const struct conf_output *cf, void *shared)
-{
-	struct kafka *k = out->impl;
-	(void)cf, (void)shared;
-	if (k->draft->held_records > 0)
-		ev_feed_event(out->loop, &k->room_event, EV_CUSTOM);
-	return 0;
-}
-
 const struct output_type output_kafka = {
     .name = "kafka",
     .check = kafka_check,
     .prepare = kafka_prepare,
     .unprepare = kafka_unprepare,
-    .reload = kafka_reload,
     .open = kafka_open,
     .send = kafka_send,
     .pump = kafka_pump,
     .drain = kafka_drain,
     .pending = kafka_pending,
+    .hand_over = kafka_hand_over,
+    .take_over = kafka_take_over,
     .reopen = kafka_reopen,
     .close = kafka_close,
 };

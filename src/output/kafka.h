@@ -33,31 +33,49 @@ enum {
 	KAFKA_MESSAGE_BYTES = 192,
 	KAFKA_HEADERS_BYTES = 320, /* the same for the headers of one (measured: 289 with an IPv4 sender) */
 	KAFKA_PARTITIONS_MAX = 100000,
+	MESSAGE_PLACE_MAX = (1 << 29) - 1,
 	KAFKA_TIME_KEY_BYTES = 8, /* format packet: big-endian microseconds, before the value in the chunk */
 };
 
 /* -- kafka_store.c: messages in memory. Pure but for the pool. ------------------------------------------------------
  */
 
-/* Lies before its bytes in a chunk. */
+/* Lies before its bytes in a chunk; of one that was taken over, in the table of struct taken. */
 struct message {
 	struct message *next; /* that waits */
-	uint32_t len;         /* of the value, which begins behind this (and the origin) */
+	uint32_t len;         /* of the value */
 	uint32_t hash;        /* decides the partition, once it is known how many there are */
-	uint32_t offset;      /* from the chunk */
+	uint32_t place : 29; /* index of its chunk in the pool; of one that was taken over: bytes from the struct taken */
+	uint32_t has_origin : 1;
+	uint32_t has_key_before : 1; /* the key lies before the value; else it is the value's first bytes */
+	uint32_t is_taken : 1;
 	uint16_t records;
-	uint16_t key_len; /* the key is the value's first bytes (format packet: lies before the value); 0: no key */
+	uint16_t key_len; /* 0: no key */
 };
 
-/* With headers: true, between message and value. */
+/* With headers: true, before the bytes. */
 struct origin {
 	uint64_t time_us;
 	struct {
 		uint16_t family, port; /* AF_INET, AF_INET6 or 0: not known; port as on the wire */
 		uint8_t address[16];
 	} from;
-	uint32_t unused; /* the value begins on 8 bytes */
+	uint32_t unused; /* the bytes begin on 8 bytes */
 };
+
+/* Messages of another worker, in the file that it made: mapped, never copied, never written. */
+struct taken_message {
+	struct message is;
+	const char *bytes;
+};
+struct taken {
+	LIST_ENTRY(taken) next;
+	char *mapping;
+	size_t mapping_bytes, all_bytes; /* all_bytes: with this table */
+	uint32_t alive;                  /* messages that are not reported or dropped yet */
+	struct taken_message messages[];
+};
+LIST_HEAD(taken_list, taken);
 
 struct message_list {
 	struct message *first, **last;
@@ -87,20 +105,34 @@ void message_list_add(struct message_list *l, struct message *m);
 struct message *message_list_take(struct message_list *l); /* NULL: empty */
 /* All of `front` goes before what is in `l`. */
 void message_list_prepend(struct message_list *l, struct message_list *front);
-static inline char *message_value(const struct message *m, bool has_origin)
+/* Key and value: the value, and before it the key where it lies before the value. */
+static inline char *message_bytes(const struct message *m)
 {
-	return (char *)(uintptr_t)m + sizeof(*m) + (has_origin ? sizeof(struct origin) : 0);
+	if (UNLIKELY(m->is_taken))
+		return (char *)(uintptr_t)((const struct taken_message *)(const void *)m)->bytes;
+	return (char *)(uintptr_t)m + sizeof(*m) + (m->has_origin ? sizeof(struct origin) : 0);
+}
+static inline char *message_value(const struct message *m)
+{
+	return message_bytes(m) + (m->has_key_before ? m->key_len : 0);
+}
+/* Of one that has it. */
+static inline const struct origin *message_origin(const struct message *m)
+{
+	return (const struct origin *)(const void *)(message_bytes(m) - sizeof(struct origin));
 }
 /* The message's memory is not used any more. */
 void message_free(struct pool *pool, struct message *m);
+/* None of its messages is. */
+void taken_free(struct pool *pool, struct taken *t);
 
 /* A new message with room for `len` bytes of value, at the end of the builder's chunk or in a new one. `want`: if less
  * than so much is left in the chunk, a new one is taken. NULL: no memory. Not in any list; filled in but hash, records.
  */
 struct message *builder_new_message(struct builder *b, struct pool *pool, uint32_t len, uint32_t want, bool large,
 				    const struct message_origin *origin);
-/* The message is whole; its value has so many bytes, at most what was asked for. */
-void builder_end_message(struct builder *b, struct message *m, uint32_t len, bool has_origin);
+/* The message is whole; it has so many bytes, at most what was asked for. */
+void builder_end_message(struct builder *b, struct message *m, uint32_t len);
 /* Gives the chunk back, or leaves it to its messages. */
 void builder_fini(struct builder *b, struct pool *pool);
 /* Bytes of value that fit into any chunk. */
@@ -156,7 +188,7 @@ struct producer {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	bool has_thread, must_end, must_flush, must_ask;
+	bool has_thread, must_end, must_flush, must_ask, must_purge, is_purged;
 	int partitions;          /* 0: not known */
 	rd_kafka_resp_err_t why; /* the last answer about the topic */
 	uint64_t answers;
@@ -183,6 +215,8 @@ void producer_free(struct producer *p); /* what the thread does not: half-built 
 bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why);
 void producer_ask(struct producer *p);   /* ask for the partitions now */
 void producer_flush(struct producer *p); /* linger no more */
+/* librdkafka's threads give back what they have not sent: those that answer within so long. The reports are served. */
+void producer_purge(struct producer *p, uint64_t until_us);
 
 /* -- kafka_peers.c ------------------------------------------------------------------------------------------------ */
 
@@ -226,6 +260,8 @@ struct target {
 int kafka_probe_init(struct kafka *k, unsigned n);
 /* The same targets, and nothing is known of them. */
 void kafka_probe_restart(struct kafka *k);
+/* What is parked waits again, and is parked again when it is handed over. */
+void kafka_probe_unpark(struct kafka *k);
 /* True: the message is parked. False: it may be handed over; it is the probe if the target was new. */
 bool kafka_probe_parks(struct kafka *k, uint32_t target, struct message *m);
 /* The probe was not handed over after all; what is parked behind it goes behind it. */
@@ -245,8 +281,10 @@ struct kafka {
 	struct stats_backend *backend;
 	struct stats_kafka *stats;
 	struct pool pool;
+	struct taken_list taken;
 	struct message_origin origin; /* of what is put now */
 	struct message_list waiting;
+	struct message_list back;    /* librdkafka gave them back unsent: they go before what waits */
 	struct message_list refused; /* the next producer's first: of batches too large, or left by a fatal error */
 	uint64_t refused_bytes;      /* the smallest batch that was too large since the last producer */
 	uint64_t batch_bytes;        /* batch.size that the topic takes, as far as is known; 0: as given */
@@ -283,13 +321,17 @@ struct kafka {
 	rd_kafka_resp_err_t topic_error; /* why there are no targets */
 	uint64_t topic_error_us;         /* since when */
 	uint64_t grace_us;
+	uint64_t unknown_us; /* a broker or librdkafka knows no such topic, since then; 0: what was sent last arrived */
 	bool is_topic_error_said, is_giving_up;
+
+	bool has_offsets; /* a report of success has one; not with acks: 0 */
+	bool is_unplaced_said;
 
 	bool is_statistics_broken; /* until there is another file */
 
 	bool is_up, is_down_said;
 	uint64_t down_us, dropped_at_down;
-	struct log_limit log_limits[4];
+	struct log_limit log_limits[5];
 
 	struct {
 		struct message *message;
@@ -325,10 +367,15 @@ uint32_t kafka_sticky(struct kafka *k);
 /* Ends open messages: those that are older than batch_delay, or all. */
 void kafka_end_old(struct kafka *k);
 void kafka_end_all(struct kafka *k);
+/* kafka_handover.c */
+void kafka_hand_over(struct output *out, int channel, uint64_t deadline_us);
+void kafka_take_over(struct output *out, const struct handover *msg, size_t len, int fd);
 /* kafka_topic.c: how many partitions there are is known, or has changed; there are none for us; they are in doubt. */
 void kafka_set_partitions(struct kafka *k, unsigned partitions);
 void kafka_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why);
 void kafka_doubt_topic(struct kafka *k);
+/* A message could not be written since there is no such topic or partition. True: it is worth trying again. */
+bool kafka_topic_may_come(struct kafka *k, rd_kafka_resp_err_t why);
 void kafka_give_up_waiting(struct kafka *k);
 int kafka_builders_init(struct kafka *k, unsigned n);
 void kafka_builders_fini(struct kafka *k);

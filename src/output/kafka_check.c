@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: MIT
  *
  * kafka_check: whether librdkafka takes the configuration: rd_kafka_conf_set accepts what rd_kafka_new then refuses,
- * and rd_kafka_new starts threads, which must not happen in the master. So a child process tries, and its errors come
- * back through a pipe. Master (for -t and at the start), before any worker.
+ * and rd_kafka_new starts threads, which must not happen in the master. So a child process tries. Master (for -t and at
+ * the start), before any worker.
  */
 #include "kafka.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
+#include <process.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-enum { PATIENCE_MS = 10000 };
+enum { LIMIT_US = 10 * 1000 * 1000 };
 
 /* The given property that librdkafka's words name first, else the one that they are about, so that the error has its
  * line; of two at one place the longer ("acks" is in "acks.x"). */
@@ -107,73 +102,35 @@ static void warn(const struct conf_output *cf, const char *path, struct text *er
 	}
 }
 
-static _Noreturn void child(const struct conf_output *cf, const char *path, int fd)
-{
-	struct text errors = {0};
-	signal(SIGPIPE, SIG_IGN);
-	try_to_make(cf, path, &errors);
-	for (size_t at = 0; at < errors.len;) {
-		ssize_t n = write(fd, errors.s + at, errors.len - at);
-		if (n <= 0)
-			break;
-		at += (size_t)n;
-	}
-	_exit(errors.len == 0 && !errors.failed ? 0 : 1); /* without waiting for librdkafka's threads */
-}
+struct attempt {
+	const struct conf_output *cf;
+	const char *path;
+};
 
-/* Until the child closes its end, which it does by ending. False: it takes too long. */
-static bool read_all(int fd, struct text *t)
+static int attempt(void *arg, struct text *errors)
 {
-	char buf[4096];
-	uint64_t until_us = clock_us() + PATIENCE_MS * UINT64_C(1000);
-	for (;;) {
-		struct pollfd p = {.fd = fd, .events = POLLIN};
-		uint64_t now_us = clock_us();
-		int r = poll(&p, 1, now_us < until_us ? (int)((until_us - now_us) / 1000) + 1 : 0);
-		if (r == -1 && errno == EINTR)
-			continue;
-		if (r <= 0)
-			return false;
-		ssize_t n = read(fd, buf, sizeof(buf));
-		if (n <= 0)
-			return true;
-		text_add_bytes(t, buf, (size_t)n);
-	}
+	const struct attempt *a = arg;
+	try_to_make(a->cf, a->path, errors);
+	return errors->len == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 size_t kafka_check(const struct conf_output *cf, const char *path, struct text *errors)
 {
-	int ends[2], status = 0;
-	struct text said = {0};
-	if (pipe2(ends, O_CLOEXEC) == -1) {
-		kafka_where(cf, path, NULL, errors);
-		text_add(errors, "cannot be checked: %s\n", strerror(errno));
-		return 1;
-	}
-	fflush(NULL);
-	pid_t pid = fork();
-	if (pid == 0)
-		child(cf, path, ends[1]);
-	close(ends[1]);
-	bool is_read = pid != -1 && read_all(ends[0], &said);
-	close(ends[0]);
-	if (pid != -1 && !is_read)
-		kill(pid, SIGKILL);
-	while (pid != -1 && waitpid(pid, &status, 0) == -1 && errno == EINTR)
-		;
+	struct try t = {0};
+	struct attempt a = {.cf = cf, .path = path};
+	int status = 0;
+	int r = try_now(&t, attempt, &a, LIMIT_US, &status);
 	size_t n = 0;
-	for (size_t i = 0; i < said.len; i++)
-		n += said.s[i] == '\n';
-	text_add_bytes(errors, said.s ? said.s : "", said.len);
-	if (n == 0 && (pid == -1 || !is_read || !WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
+	for (size_t i = 0; i < t.said.len; i++)
+		n += t.said.s[i] == '\n';
+	text_add_bytes(errors, t.said.s ? t.said.s : "", t.said.len);
+	if (n == 0 && (r != 0 || status != 0)) {
+		const char *why = t.is_late ? "it takes too long" : "it ended the process";
 		kafka_where(cf, path, NULL, errors);
-		text_add(errors, "librdkafka could not be tried: %s\n",
-			 pid == -1  ? strerror(errno)
-			 : !is_read ? "it takes too long"
-				    : "it ended the process");
+		text_add(errors, "librdkafka could not be tried: %s\n", r != 0 ? strerror(-r) : why);
 		n = 1;
 	}
-	text_free(&said);
+	try_free(&t);
 	warn(cf, path, errors);
 	return n;
 }

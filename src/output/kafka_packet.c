@@ -78,11 +78,12 @@ static bool put_packet(struct kafka *k, const struct item *item, uint64_t now_us
 	m->records = 1;
 	m->hash = packet_hash(k, item);
 	uint64_t key = htobe64(rising(k, m->hash, item->time_ns ? item->time_ns / 1000 : now_us));
-	char *to = message_value(m, false);
+	char *to = message_bytes(m);
 	memcpy(to, &key, sizeof(key));
 	memcpy(to + sizeof(key), item->bytes, item->len);
-	builder_end_message(k->builders, m, item->len + KAFKA_TIME_KEY_BYTES, false);
+	builder_end_message(k->builders, m, item->len + KAFKA_TIME_KEY_BYTES);
 	m->key_len = KAFKA_TIME_KEY_BYTES;
+	m->has_key_before = true;
 	m->len = item->len;
 	kafka_add_waiting(k, m);
 	return true;

@@ -18,12 +18,17 @@ static void unpark(struct kafka *k, struct target *t, struct message_list *to)
 	message_list_prepend(to, &t->parked);
 }
 
+void kafka_probe_unpark(struct kafka *k)
+{
+	for (unsigned i = k->n_targets; i-- > 0;)
+		unpark(k, &k->targets[i], &k->waiting);
+}
+
 void kafka_probe_restart(struct kafka *k)
 {
-	for (unsigned i = k->n_targets; i-- > 0;) {
-		unpark(k, &k->targets[i], &k->waiting);
+	kafka_probe_unpark(k);
+	for (unsigned i = 0; i < k->n_targets; i++)
 		k->targets[i].state = TARGET_NEW;
-	}
 }
 
 int kafka_probe_init(struct kafka *k, unsigned n)

@@ -102,9 +102,7 @@ static bool is_for_later(struct kafka *k, rd_kafka_resp_err_t why)
 {
 	if (why == RD_KAFKA_RESP_ERR__FATAL)
 		k->producer->is_fatal = true;
-	if (why == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION || why == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC)
-		kafka_doubt_topic(k);
-	return why == RD_KAFKA_RESP_ERR__QUEUE_FULL || why == RD_KAFKA_RESP_ERR__FATAL;
+	return why == RD_KAFKA_RESP_ERR__QUEUE_FULL || why == RD_KAFKA_RESP_ERR__FATAL || kafka_topic_may_come(k, why);
 }
 
 /* "10.0.0.1:1234", or nothing when the sender is not known. */
@@ -127,16 +125,16 @@ static void origin_format(const struct origin *o, char *buf, size_t size)
 /* With headers each message takes a call of its own: rd_kafka_produce_batch has none. */
 static rd_kafka_resp_err_t produce_with_headers(struct kafka *k, const struct message *m, int32_t partition)
 {
-	const struct origin *o = (const struct origin *)(const void *)(m + 1);
+	const struct origin *o = message_origin(m);
 	char sender[128] = "", received[24];
-	char *value = message_value(m, true);
+	char *key = message_bytes(m), *value = message_value(m);
 	origin_format(o, sender, sizeof(sender));
 	int received_len = snprintf(received, sizeof(received), "%llu", (unsigned long long)o->time_us);
 	const rd_kafka_vu_t parts[] = {
 	    {.vtype = RD_KAFKA_VTYPE_RKT, .u.rkt = k->producer->topic},
 	    {.vtype = RD_KAFKA_VTYPE_PARTITION, .u.i32 = partition},
 	    {.vtype = RD_KAFKA_VTYPE_VALUE, .u.mem = {value, m->len}},
-	    {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {m->key_len ? value : NULL, m->key_len}},
+	    {.vtype = RD_KAFKA_VTYPE_KEY, .u.mem = {m->key_len ? key : NULL, m->key_len}},
 	    {.vtype = RD_KAFKA_VTYPE_TIMESTAMP, .u.i64 = (int64_t)(o->time_us / 1000)},
 	    {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = (void *)(uintptr_t)m},
 	    {.vtype = RD_KAFKA_VTYPE_HEADER, .u.header = {"received_us", received, received_len}},
@@ -150,14 +148,23 @@ static rd_kafka_resp_err_t produce_with_headers(struct kafka *k, const struct me
 	return why;
 }
 
+static bool has_origin(const rd_kafka_message_t *rkm)
+{
+	return ((const struct message *)rkm->_private)->has_origin;
+}
+
 static void produce(struct kafka *k, int32_t partition, unsigned n)
 {
-	if (k->origin.is_wanted) {
-		for (unsigned i = 0; i < n; i++)
-			k->burst[i].err = produce_with_headers(k, k->burst[i]._private, partition);
-		return;
+	/* A burst may have both kinds: of this configuration, and taken over from a worker that had another one. */
+	for (unsigned i = 0, end; i < n; i = end) {
+		const struct message *m = k->burst[i]._private;
+		for (end = i + 1; !m->has_origin && end < n && !has_origin(&k->burst[end]); end++)
+			;
+		if (m->has_origin)
+			k->burst[i].err = produce_with_headers(k, m, partition);
+		else
+			rd_kafka_produce_batch(k->producer->topic, partition, 0, k->burst + i, (int)(end - i));
 	}
-	rd_kafka_produce_batch(k->producer->topic, partition, 0, k->burst, (int)n);
 }
 
 /* One burst to one partition. What was refused for now goes to `back`. False: no more now. */
@@ -202,11 +209,9 @@ static bool hand_over_target(struct kafka *k, unsigned from, unsigned n_staged, 
 		}
 		if (k->producer->is_idempotent && kafka_probe_parks(k, target, m))
 			continue;
-		char *value = message_value(m, k->origin.is_wanted);
-		uint32_t key_before = k->out->cf->format == CONF_FORMAT_PACKET ? KAFKA_TIME_KEY_BYTES : 0;
-		k->burst[n++] = (rd_kafka_message_t){.payload = value + key_before,
+		k->burst[n++] = (rd_kafka_message_t){.payload = message_value(m),
 						     .len = m->len,
-						     .key = m->key_len ? value : NULL,
+						     .key = m->key_len ? message_bytes(m) : NULL,
 						     .key_len = m->key_len,
 						     ._private = m};
 		if (n == KAFKA_BURST) {

@@ -157,8 +157,8 @@ static bool put_item(struct kafka *k, const struct item *item, uint64_t now_us)
 	m->records = 1;
 	m->key_len = (uint16_t)key_len;
 	m->hash = item_hash(k, item, key_len);
-	memcpy(message_value(m, k->origin.is_wanted), item->bytes, item->len);
-	builder_end_message(b, m, item->len, k->origin.is_wanted);
+	memcpy(message_bytes(m), item->bytes, item->len);
+	builder_end_message(b, m, item->len);
 	kafka_add_waiting(k, m);
 	return true;
 }
@@ -184,7 +184,7 @@ void kafka_end_open(struct kafka *k, struct builder *b)
 	b->open = NULL;
 	m->records = (uint16_t)b->records;
 	k->open_records -= b->records;
-	builder_end_message(b, m, (uint32_t)(b->at - message_value(m, k->origin.is_wanted)), k->origin.is_wanted);
+	builder_end_message(b, m, (uint32_t)(b->at - message_bytes(m)));
 	b->at = b->limit = NULL;
 	kafka_add_waiting(k, m);
 }
@@ -218,7 +218,7 @@ bool kafka_begin_open(struct kafka *k, struct builder *b, uint32_t len, uint32_t
 	m->hash = hash;
 	b->open = m;
 	b->records = 0;
-	b->at = message_value(m, k->origin.is_wanted);
+	b->at = message_bytes(m);
 	uint32_t left = (uint32_t)(b->chunk->bytes + b->chunk->room - b->at);
 	b->limit = b->at + MAX(len + 1, MIN(batch, left));
 	b->since_us = k->now_us;
@@ -237,8 +237,7 @@ static const struct item *item_of(const struct batch *b, const struct line *l, u
 
 static bool same_sender(const struct kafka *k, const struct message *m)
 {
-	const struct origin *o = (const struct origin *)(const void *)(m + 1);
-	return memcmp(&o->from, &k->origin.is.from, sizeof(o->from)) == 0;
+	return memcmp(&message_origin(m)->from, &k->origin.is.from, sizeof(k->origin.is.from)) == 0;
 }
 
 static uint32_t line_hash(struct kafka *k, const struct line *l, const struct item *item)
@@ -318,6 +317,6 @@ int kafka_builders_init(struct kafka *k, unsigned n)
 	kafka_builders_fini(k);
 	k->builders = builders;
 	k->n_builders = n;
-	k->has_large = n == 1 || n <= k->pool.n_slabs / MANY_BUILDERS_SHARE;
+	k->has_large = n == 1 || n <= pool_limit_slabs(&k->pool) / MANY_BUILDERS_SHARE;
 	return 0;
 }

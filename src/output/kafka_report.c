@@ -117,6 +117,28 @@ static bool goes_again(const struct kafka *k, const rd_kafka_message_t *rkm, boo
 	       (rkm->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || rkm->err == RD_KAFKA_RESP_ERR__FATAL);
 }
 
+/* Never sent, and purged by kafka_hand_over: what is reported too late to be handed over goes again from here. Or not
+ * written since the topic is not there: it may come back. */
+static bool comes_back(struct kafka *k, const rd_kafka_message_t *rkm)
+{
+	if (k->is_closing || rd_kafka_message_status(rkm) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED)
+		return false;
+	return rkm->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || kafka_topic_may_come(k, rkm->err);
+}
+
+/* Delivered, says the report, and not where: librdkafka (2.0.2) also takes a later batch's acknowledgement for one of
+ * those before it, which a broker may have refused and does not have. */
+static void count_unplaced(struct kafka *k, const struct message *m)
+{
+	k->backend->unconfirmed_records += m->records;
+	k->stats->unconfirmed_messages++;
+	if (!k->is_unplaced_said)
+		log_warn("output \"%s\": a message is reported as delivered without its offset: it may not be in the "
+			 "topic; this and all others of this kind are counted as unconfirmed",
+			 k->out->cf->name);
+	k->is_unplaced_said = true;
+}
+
 bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone)
 {
 	struct message *m = rkm->_private;
@@ -127,13 +149,20 @@ bool kafka_report(struct kafka *k, const rd_kafka_message_t *rkm, bool was_alone
 	k->flight_records -= m->records;
 	kafka_probe_report(k, rkm->partition, rkm->err == RD_KAFKA_RESP_ERR_NO_ERROR);
 	if (LIKELY(rkm->err == RD_KAFKA_RESP_ERR_NO_ERROR)) {
-		count_delivered(k, m);
+		k->unknown_us = 0;
+		if (UNLIKELY(rkm->offset < 0 && k->has_offsets))
+			count_unplaced(k, m);
+		else
+			count_delivered(k, m);
 		if (UNLIKELY(!k->is_up))
 			kafka_set_up(k, true, "");
 	} else if (goes_again(k, rkm, was_alone)) {
 		message_list_add(&k->refused, m);
 		p->is_coarse |= rkm->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
 		return false;
+	} else if (comes_back(k, rkm)) {
+		message_list_add(&k->back, m);
+		return true;
 	} else {
 		count_undelivered(k, m, rkm);
 	}
@@ -163,7 +192,7 @@ void kafka_set_up(struct kafka *k, bool is_up, const char *why)
 		k->dropped_at_down = dropped(k);
 		log_warn("output \"%s\": no broker can be reached: %s; holding up to %s", k->out->cf->name,
 			 text_escape(text, sizeof(text), why, strlen(why)),
-			 text_format_bytes(buf, sizeof(buf), (uint64_t)k->pool.n_slabs * POOL_SLAB_BYTES));
+			 text_format_bytes(buf, sizeof(buf), (uint64_t)pool_limit_slabs(&k->pool) * POOL_SLAB_BYTES));
 	}
 	if (is_up && !k->is_up)
 		k->backend->connects++;

@@ -5,6 +5,8 @@
  */
 #include "kafka.h"
 
+#include <sys/mman.h>
+
 /* The next message begins on 8 bytes. */
 static uint32_t aligned(uint32_t n)
 {
@@ -70,9 +72,23 @@ static void chunk_release(struct pool *pool, struct chunk *c)
 		pool_give(pool, c);
 }
 
+void taken_free(struct pool *pool, struct taken *t)
+{
+	pool->outside_bytes -= t->all_bytes;
+	LIST_REMOVE(t, next);
+	munmap(t->mapping, t->mapping_bytes);
+	free(t);
+}
+
 void message_free(struct pool *pool, struct message *m)
 {
-	chunk_release(pool, (struct chunk *)(void *)((char *)m - m->offset));
+	if (UNLIKELY(m->is_taken)) {
+		struct taken *t = (struct taken *)(void *)((char *)m - m->place);
+		if (--t->alive == 0)
+			taken_free(pool, t);
+		return;
+	}
+	chunk_release(pool, &pool->chunks[m->place]);
 }
 
 void builder_fini(struct builder *b, struct pool *pool)
@@ -115,19 +131,21 @@ struct message *builder_new_message(struct builder *b, struct pool *pool, uint32
 		c = b->chunk;
 	}
 	struct message *m = (struct message *)(void *)(c->bytes + c->used);
-	m->offset = (uint32_t)((char *)m - (char *)c);
+	m->place = (uint32_t)(c - pool->chunks) & MESSAGE_PLACE_MAX;
 	m->len = len;
 	m->key_len = 0;
+	m->has_origin = origin->is_wanted;
+	m->has_key_before = m->is_taken = false;
 	if (origin->is_wanted)
 		*(struct origin *)(void *)(m + 1) = origin->is;
 	return m;
 }
 
-void builder_end_message(struct builder *b, struct message *m, uint32_t len, bool has_origin)
+void builder_end_message(struct builder *b, struct message *m, uint32_t len)
 {
 	struct chunk *c = b->chunk;
 	m->len = len;
-	c->used += aligned(head_bytes(has_origin) + len);
+	c->used += aligned(head_bytes(m->has_origin) + len);
 	c->used = MIN(c->used, c->room);
 	c->lines++;
 }

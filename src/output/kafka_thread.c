@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * kafka_thread: what librdkafka offers only as calls that wait: asking for the topic's metadata, flushing, destroying.
+ * kafka_thread: what librdkafka offers only as calls that wait: asking for the topic's metadata, flushing, purging,
+ * destroying.
  * One thread for each producer, so that the worker's loop never waits. It touches nothing of the output but the fields
  * of struct producer that are meant for both, under the lock.
  */
@@ -66,7 +67,7 @@ static void rest(struct producer *p, int ms)
 		until.tv_sec++;
 	}
 	pthread_mutex_lock(&p->lock);
-	if (!p->must_end && !p->must_flush && !p->must_ask)
+	if (!p->must_end && !p->must_flush && !p->must_ask && !p->must_purge)
 		pthread_cond_timedwait(&p->wake, &p->lock, &until);
 	p->must_ask = false;
 	pthread_mutex_unlock(&p->lock);
@@ -80,12 +81,28 @@ static bool is_set(struct producer *p, const bool *flag)
 	return is;
 }
 
+/* Waits until each of librdkafka's threads has answered; a look-up that hangs holds one up for seconds. */
+static void purge(struct producer *p)
+{
+	pthread_mutex_lock(&p->lock);
+	bool must = p->must_purge;
+	p->must_purge = false;
+	pthread_mutex_unlock(&p->lock);
+	if (!must)
+		return;
+	rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE);
+	pthread_mutex_lock(&p->lock);
+	p->is_purged = true;
+	pthread_mutex_unlock(&p->lock);
+}
+
 static void *run(void *arg)
 {
 	struct producer *p = arg;
 	bool is_known = false;
 	while (!is_set(p, &p->must_end)) {
 		bool flushes = is_set(p, &p->must_flush);
+		purge(p);
 		if (flushes && is_known) {
 			rd_kafka_flush(p->rk, FLUSH_MS); /* meanwhile nothing lingers; reports are the loop's */
 			nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
@@ -138,6 +155,25 @@ void producer_ask(struct producer *p)
 void producer_flush(struct producer *p)
 {
 	tell(p, &p->must_flush);
+}
+
+/* Asked without waiting, so that it happens whatever the thread does; the thread asks once more and knows when all have
+ * answered. */
+void producer_purge(struct producer *p, uint64_t until_us)
+{
+	bool is_purged;
+	rd_kafka_event_t *event;
+	rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
+	p->is_purged = false; /* nobody else looks at it before must_purge */
+	tell(p, &p->must_purge);
+	do {
+		is_purged = is_set(p, &p->is_purged); /* before the look at what has come */
+		while ((event = rd_kafka_queue_poll(p->events, is_purged ? 0 : 1)) != NULL)
+			producer_event(p, event);
+	} while (!is_purged && p->flight_messages > 0 && clock_us() < until_us);
+	pthread_mutex_lock(&p->lock);
+	p->must_purge = false; /* what goes to librdkafka from now on stays there */
+	pthread_mutex_unlock(&p->lock);
 }
 
 static void begin_end(struct producer *p)

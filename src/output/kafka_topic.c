@@ -59,6 +59,21 @@ void kafka_doubt_topic(struct kafka *k)
 		producer_ask(k->producer);
 }
 
+bool kafka_topic_may_come(struct kafka *k, rd_kafka_resp_err_t why)
+{
+	uint64_t now_us = clock_us();
+	if ((why != RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC && why != RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION &&
+	     why != RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART) ||
+	    k->is_giving_up)
+		return false;
+	if (k->unknown_us == 0)
+		k->unknown_us = now_us;
+	if (now_us - k->unknown_us >= k->grace_us)
+		return false;
+	kafka_doubt_topic(k);
+	return true;
+}
+
 static void say_topic_trouble(struct kafka *k, rd_kafka_resp_err_t why)
 {
 	const struct conf_output *cf = k->out->cf;

@@ -74,6 +74,16 @@ static bool wants_from(const struct conf_output *co)
 	       (co->partition == CONF_PARTITION_AUTO && co->format != CONF_FORMAT_LINES);
 }
 
+/* An input of this protocol feeds it. */
+static bool has_protocol(const struct conf *cf, const struct conf_output *co, enum conf_words protocol)
+{
+	for (size_t i = 0; i < cf->n_inputs; i++)
+		for (size_t k = 0; k < cf->inputs[i].n_outputs; k++)
+			if (cf->inputs[i].outputs[k] == co && cf->inputs[i].protocol == protocol)
+				return true;
+	return false;
+}
+
 int output_make(struct output *out, const struct conf *cf, size_t place, struct err *err)
 {
 	const struct conf_output *co = &cf->outputs[place];
@@ -88,6 +98,8 @@ int output_make(struct output *out, const struct conf *cf, size_t place, struct 
 	    .overflow = conf_overflow(cf, co),
 	    .wants = wants(co),
 	    .wants_from = wants_from(co),
+	    .is_statsd = has_protocol(cf, co, CONF_PROTOCOL_STATSD),
+	    .is_carbon = has_protocol(cf, co, CONF_PROTOCOL_CARBON),
 	    .file = -1,
 	    .shared_fd = -1,
 	    .leave_us = cf->drain_timeout,

@@ -49,6 +49,31 @@ void queue_init(struct queue *q, struct pool *pool, uint64_t limit_bytes);
 /* Drops all, gives every chunk back. Counted as gone and done. */
 void queue_clear(struct queue *q);
 
+/* A queue on its way from one worker to another: the chunks from what is not acknowledged on. What the chunks say of
+ * themselves and these numbers may come from another process, and their bytes may still be changed by it. */
+struct queue_part {
+	struct chunk *head, *send, *tail;
+	uint32_t n_chunks;
+	uint32_t ack_off, ack_lines, line_off, send_off, send_lines; /* as in the queue */
+	/* of queue_part_check: */
+	uint64_t held_bytes, held_lines;     /* from line_off on */
+	uint64_t flight_bytes, flight_lines; /* of these, what is gone */
+};
+/* `c` has begin, used and lines. */
+void queue_part_add(struct queue_part *part, struct chunk *c);
+/* Whether the numbers fit together, so that no later step can go wrong by them. Computes the rest. */
+bool queue_part_check(struct queue_part *part);
+/* The next byte to be sent is not the first of a line. */
+bool queue_part_is_mid_line(const struct queue_part *part);
+/* It becomes the front of a queue of which nothing was sent. put, gone and done go on from where they are. */
+void queue_prepend(struct queue *q, const struct queue_part *part);
+/* All that the queue holds, which keeps it until queue_forget. */
+void queue_part_of(struct queue *q, struct queue_part *part);
+/* What it holds is another worker's now. Counted as gone and done. */
+void queue_forget(struct queue *q);
+/* Gives all chunks back. */
+void queue_part_clear(struct queue_part *part, struct pool *pool);
+
 static inline uint64_t queue_put_bytes(const struct queue *q)
 {
 	return q->tail != NULL ? q->tail_bytes + (uint64_t)(q->end - q->tail->bytes) : q->tail_bytes;
@@ -94,6 +119,8 @@ static inline bool queue_put(struct queue *q, const char *from, uint32_t len)
 /* Makes room for one line of `len` bytes, so that the next queue_put of it succeeds. Ignores the watermark. */
 enum queue_room { QUEUE_ROOM, QUEUE_FULL, QUEUE_NO_MEMORY };
 enum queue_room queue_reserve(struct queue *q, uint32_t len);
+/* Appends a line beyond the queue's limit; false: there is no memory. */
+bool queue_put_beyond(struct queue *q, const char *from, uint32_t len);
 
 /* What it may hold from now on; what it holds already stays. */
 void queue_set_limit(struct queue *q, uint64_t limit_bytes);

@@ -75,18 +75,26 @@ bool shards_fill(struct shards *s, const struct conf_output *cf)
 	return true;
 }
 
-struct shards *shards_open(int fd)
+size_t shards_size(const struct shards *s)
 {
-	struct stat sb;
-	if (fstat(fd, &sb) == -1 || (size_t)sb.st_size < sizeof(struct shards))
-		return NULL;
-	struct shards *s = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	if (s == MAP_FAILED)
-		return NULL;
-	if (shards_bytes(s->n, s->n_backends) == (size_t)sb.st_size)
-		return s;
-	munmap(s, (size_t)sb.st_size);
-	return NULL;
+	return shards_bytes(s->n, s->n_backends);
+}
+
+bool shards_fill_from(struct shards *s, const void *bytes, size_t len)
+{
+	struct shards head;
+	size_t map_bytes = s->n * sizeof(*s->map);
+	if (len < sizeof(head))
+		return false;
+	memcpy(&head, bytes, sizeof(head));
+	if (head.modulo != s->modulo || head.n != s->n || head.n_backends != s->n_backends || len != shards_size(s))
+		return false;
+	memcpy(s->map, (const char *)bytes + offsetof(struct shards, map), map_bytes);
+	for (uint32_t i = 0; i < s->n; i++)
+		if (s->map[i] >= s->n_backends)
+			return false;
+	mprotect(s, shards_size(s), PROT_READ);
+	return true;
 }
 
 struct shards *shards_new(const struct conf_output *cf)

@@ -16,7 +16,7 @@ enum {
 	FLUSH_SLACK_US = 3000,
 	FLUSH_EARLY_US = 500,
 };
-enum { TRIM_MS = 500, TRIM_MORE_MS = 20, ROUTE_LINES = 32 };
+enum { TRIM_MS = 500, TRIM_MORE_MS = 10, ROUTE_LINES = 32 };
 
 /* -- lists ------------------------------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ void statsite_after_event(struct statsite *st)
 
 /* -- what the worker calls ----------------------------------------------------------------------------------------- */
 
-static void account_changed(struct statsite *st)
+void statsite_account_changed(struct statsite *st)
 {
 	for (size_t i = 0; i < st->n_changed; i++) {
 		struct backend *be = st->changed[i];
@@ -108,14 +108,7 @@ static unsigned put_lines(struct statsite *st, const struct line *lines, unsigne
 	for (unsigned i = 0; i < n; i++) {
 		const struct line *l = &lines[i];
 		struct backend *be = to[i];
-		if (UNLIKELY(st->pass_fd != -1)) {
-			statsite_pass_line(be, l);
-			continue;
-		}
-		if (!be->queue.is_marked) {
-			be->queue.is_marked = true;
-			st->changed[st->n_changed++] = be;
-		}
+		statsite_changed(be);
 		if (UNLIKELY(!queue_put(&be->queue, l->bytes, l->len)) && !backend_put_slowly(be, l)) {
 			wait_for_room(be, l->len);
 			return i;
@@ -148,7 +141,7 @@ static void statsite_send(struct output *out, struct batch *b)
 	st->draft->held_records -= i - first;
 	st->draft->memory_bytes = st->pool.used_bytes;
 	stats_touch(out->page, STATS_OUTPUT, out->index);
-	account_changed(st);
+	statsite_account_changed(st);
 }
 
 static bool may_wait(const struct statsite *st, const struct backend *be)
@@ -181,6 +174,8 @@ static void statsite_pump(struct output *out, uint64_t now_us)
 static void statsite_drain(struct output *out)
 {
 	struct statsite *st = out->impl;
+	if (out->awaits)
+		statsite_go(out);
 	st->is_draining = true;
 	st->ack_timer.repeat = DRAIN_TICK_US / 1e6;
 	if (ev_is_active(&st->ack_timer))
@@ -188,7 +183,7 @@ static void statsite_drain(struct output *out)
 	for (size_t i = 0; i < st->n_backends; i++)
 		backend_hurry(st->backends[i]);
 	struct backend *be;
-	TAILQ_FOREACH(be, &st->leaving, leaving)
+	TAILQ_FOREACH(be, &st->finishing, finishing)
 	{
 		backend_hurry(be);
 	}
@@ -251,7 +246,8 @@ static void on_trim(struct ev_loop *loop, ev_timer *w, int revents)
 	uint32_t dry = st->pool.n_dry;
 	if (!pool_trim(&st->pool))
 		return;
-	/* A large backlog is given back piece by piece: 256 slabs are about 1 ms. */
+	/* A large backlog is given back piece by piece: 96 slabs are about 1.4 ms (14 us each; 8 before they lay
+	 * in a memfd). */
 	ev_timer_set(w, (st->pool.n_dry - dry >= POOL_TRIM_MAX ? TRIM_MORE_MS : TRIM_MS) / 1e3, 0.);
 	ev_timer_start(loop, w);
 }
@@ -291,11 +287,6 @@ static void statsite_unprepare(struct output *out)
 	out->shared = NULL;
 }
 
-static void *statsite_shared_open(int fd)
-{
-	return shards_open(fd);
-}
-
 static void statsite_free(struct statsite *st)
 {
 	if (st == NULL)
@@ -321,16 +312,22 @@ struct backend *statsite_backend_new(struct statsite *st, const struct conf_back
 		return NULL;
 	backend_init(be, st, cf, stats_backend(st->out->page, block));
 	be->block = block;
+	if (st->out->awaits) {
+		be->state = BACKEND_ELSEWHERE;
+		be->draft->up = be->draft->down_us = 0;
+	} else {
+		output_mark_up(be->draft, false);
+	}
 	backend_account(be);
 	return be;
 }
 
-static void on_leave(struct ev_loop *loop, ev_timer *w, int revents)
+static void on_finish(struct ev_loop *loop, ev_timer *w, int revents)
 {
 	(void)loop, (void)revents;
 	struct statsite *st = w->data;
 	st->now_us = clock_us();
-	statsite_look_at_leaving(st);
+	statsite_look_at_finishing(st);
 	statsite_after_event(st);
 }
 
@@ -348,7 +345,6 @@ static int statsite_open(struct output *out, struct err *err)
 		return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
 	}
 	st->magic = STATSITE_MAGIC;
-	st->pass_fd = -1;
 	st->out = out;
 	st->shards = out->shared;
 	st->n_backends = n;
@@ -358,8 +354,10 @@ static int statsite_open(struct output *out, struct err *err)
 	TAILQ_INIT(&st->due);
 	TAILQ_INIT(&st->unsettled);
 	TAILQ_INIT(&st->stuck);
-	TAILQ_INIT(&st->leaving);
-	int r = pool_init(&st->pool, cf->memory_limit / MAX(out->n_slots, 1), err);
+	TAILQ_INIT(&st->finishing);
+	uint64_t spare_bytes = (uint64_t)POOL_SPARE_SLABS * POOL_SLAB_BYTES;
+	int r = pool_init(&st->pool, cf->memory_limit / MAX(out->n_slots, 1) + spare_bytes, err);
+	pool_set_spare(&st->pool, POOL_SPARE_SLABS);
 	if (r < 0) {
 		statsite_free(st);
 		return r;
@@ -367,7 +365,7 @@ static int statsite_open(struct output *out, struct err *err)
 	timer_init(st, &st->flush_timer, on_flush, 0.);
 	timer_init(st, &st->ack_timer, on_ack_tick, ACK_TICK_US / 1e6);
 	timer_init(st, &st->trim_timer, on_trim, 0.);
-	timer_init(st, &st->leave_timer, on_leave, LEAVE_TICK_US / 1e6);
+	timer_init(st, &st->finish_timer, on_finish, FINISH_TICK_US / 1e6);
 	timer_init(st, &st->room_event, on_room, 0.);
 	for (size_t i = 0; i < n; i++) {
 		st->backends[i] = statsite_backend_new(st, &cf->backends[i], shards_blocks(out->shared)[i]);
@@ -375,9 +373,12 @@ static int statsite_open(struct output *out, struct err *err)
 			statsite_free(st);
 			return err_set(err, -ENOMEM, "Output \"%s\": no memory for %zu backends.", cf->name, n);
 		}
+		/* changed by differences from here on */
+		struct stats_backend *d = st->backends[i]->draft;
+		d->queued_records = d->in_flight_records = d->queued_bytes = 0;
 	}
 	out->impl = st;
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && !out->awaits; i++)
 		backend_start(st->backends[i]);
 	return 0;
 }
@@ -395,13 +396,13 @@ static void statsite_close(struct output *out)
 	st->draft->held_records = 0;
 	for (size_t i = 0; i < st->n_backends; i++)
 		backend_close(st->backends[i]);
-	statsite_close_leaving(st);
+	statsite_close_finishing(st);
 	st->draft->memory_bytes = 0;
 	stats_touch(out->page, STATS_OUTPUT, out->index);
 	ev_timer_stop(out->loop, &st->flush_timer);
 	ev_timer_stop(out->loop, &st->ack_timer);
 	ev_timer_stop(out->loop, &st->trim_timer);
-	ev_timer_stop(out->loop, &st->leave_timer);
+	ev_timer_stop(out->loop, &st->finish_timer);
 	ev_clear_pending(out->loop, &st->room_event);
 	st->magic = 0;
 	statsite_free(st);
@@ -413,10 +414,9 @@ const struct output_type output_statsite = {
     .prepare = statsite_prepare,
     .fill = statsite_fill,
     .unprepare = statsite_unprepare,
-    .reload = statsite_reload,
-    .pass = statsite_pass,
-    .take = statsite_take,
-    .shared_open = statsite_shared_open,
+    .hand_over = statsite_hand_over,
+    .take_over = statsite_take_over,
+    .go = statsite_go,
     .open = statsite_open,
     .send = statsite_send,
     .pump = statsite_pump,

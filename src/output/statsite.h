@@ -3,6 +3,9 @@
  * statsite: the output in one worker, private to its files.
  *
  *   statsite.c      the row of the output table: routing, lists of what is due, timers, blocking, the end
+ *   statsite_give.c    hand_over: connections and queues go to the next worker
+ *   statsite_take.c    take_over: they come from the one before
+ *   statsite_finish.c  connections that have no place here: what was begun on them is sent and confirmed
  *   backend.c       life of one backend; what it adds to the account; its log lines
  *   backend_tcp.c   connect, send, acknowledgements
  *   backend_udp.c   datagrams
@@ -12,6 +15,8 @@
  *       ▲  │ failed           │ refused, too slow              │ lost: EOF, reset, timed out, unreachable
  *       │  ▼                  ▼                                ▼
  *       └─────────────────  WAITING  ◄─────────────────────────┘     the wait doubles, with jitter
+ *
+ *   ELSEWHERE: another worker has it: it has not been handed over to us yet, or it was handed over by us.
  */
 #ifndef OUTPUT_STATSITE_H
 #define OUTPUT_STATSITE_H
@@ -30,12 +35,13 @@ enum {
 	ACK_TICK_US = 10000,     /* acknowledgements are looked at so often while something is in flight */
 	ACK_TICK_MAX_US = 20000, /* … of a backend that acknowledges nothing; its kernel may wait 40 ms with it */
 	DRAIN_TICK_US = 2000,    /* … while draining */
-	LEAVE_TICK_US = 100000,  /* removed backends are looked at so often */
+	FINISH_TICK_US = 100000, /* connections without a place are looked at so often */
 	TURN_BYTES = 1 << 20,    /* a backlog sends so much, then others get their turn */
 	CONNECT_TIMEOUT_MS = 10000,
+	LABEL_BYTES = 300,
 };
 
-enum backend_state { BACKEND_WAITING, BACKEND_RESOLVING, BACKEND_CONNECTING, BACKEND_UP };
+enum backend_state { BACKEND_WAITING, BACKEND_RESOLVING, BACKEND_CONNECTING, BACKEND_UP, BACKEND_ELSEWHERE };
 
 struct statsite;
 
@@ -49,7 +55,8 @@ struct backend {
 	TAILQ_ENTRY(backend) unsettled; /* has bytes in flight, or the kernel had no memory to send */
 	TAILQ_ENTRY(backend) stuck;     /* overflow: block, a line waits for room here */
 	uint64_t due_since_us;
-	uint64_t counted_lines, counted_pending_lines; /* as the account knows them */
+	/* as the account knows them: */
+	uint64_t counted_lines, counted_unsent_lines, counted_flight_lines, counted_held_bytes;
 	uint32_t stuck_len;                            /* of the longest line that waits; 0: none does */
 	bool is_due, is_unsettled;
 	bool is_blocked; /* the socket takes nothing now */
@@ -73,9 +80,10 @@ struct backend {
 	uint64_t connected_us, down_us, delay_us;
 	uint64_t dropped_at_down;
 	bool is_down_logged;
-	bool is_leaving; /* removed by a reload: gets no new lines, and ends when it is empty */
+	/* Gets no new lines, and ends when it is empty: */
+	bool is_finishing;	     /* a connection of another worker that has no place here */
 	struct conf_backend *own_cf; /* … then `cf`; the tree that it came from is gone */
-	TAILQ_ENTRY(backend) leaving;
+	TAILQ_ENTRY(backend) finishing;
 	uint64_t left_bytes, left_us; /* … when it last delivered something, and how much was done then */
 	bool is_dropping; /* logged once, until there is room again */
 	uint64_t dropping_since_us, last_drop_us, dropped_before;
@@ -92,15 +100,17 @@ struct statsite {
 	struct pool pool;
 	struct backend **changed; /* by this send(), not yet in the account */
 	size_t n_changed;
-	struct backend_list due, unsettled, leaving;
+	struct backend_list due, unsettled, finishing;
 	struct stats_output *draft;
-	ev_timer flush_timer, ack_timer, trim_timer, leave_timer;
+	ev_timer flush_timer, ack_timer, trim_timer, finish_timer;
 	ev_timer room_event; /* never started, only fed: on_room from the loop */
 	uint64_t now_us;     /* of this turn */
 	uint64_t pending_lines;
 	uint64_t random;
+	size_t i_taken;		     /* where the backend that was taken over last lies */
+	uint64_t n_given;	     /* backends that were handed over … */
+	uint64_t given_chunks_bytes; /* … what tells of their chunks, behind the slabs of the pool's memfd */
 	bool is_draining;
-	int pass_fd; /* what comes is for another worker: it goes here; -1: no */
 	struct backend_list stuck; /* for whose room batches are held back: one for each input at most */
 	uint64_t log_window_us, log_lines, log_held;
 };
@@ -114,19 +124,45 @@ void statsite_after_event(struct statsite *st); /* end of each callback of the l
 
 /* A new one, its account begun. NULL: no memory. */
 struct backend *statsite_backend_new(struct statsite *st, const struct conf_backend *cf, uint32_t block);
+/* Its queue changed: the account follows with statsite_account_changed. */
+static inline void statsite_changed(struct backend *be)
+{
+	if (be->queue.is_marked)
+		return;
+	be->queue.is_marked = true;
+	be->st->changed[be->st->n_changed++] = be;
+}
+void statsite_account_changed(struct statsite *st);
 
-/* statsite_reload.c */
-int statsite_reload(struct output *out, const struct conf_output *cf, void *shared);
-/* statsite_pass.c */
-int statsite_pass(struct output *out);
-void statsite_take(struct output *out, int fd, uint64_t records);
-/* A line while we pass. */
-void statsite_pass_line(struct backend *be, const struct line *l);
+/* statsite_give.c */
+void statsite_hand_over(struct output *out, int channel, uint64_t deadline_us);
 
-/* Those that were removed: ends what is empty. */
-void statsite_look_at_leaving(struct statsite *st);
+/* statsite_take.c */
+void statsite_take_over(struct output *out, const struct handover *msg, size_t len, int fd);
+void statsite_go(struct output *out);
+/* Who has the key of a line that has no backend here any more. */
+struct backend *statsite_owner(const struct statsite *st, const char *line, size_t len);
+/* Puts a line that was in another account before, beyond queue_limit, which it has kept there already. False: no memory,
+ * which is counted. */
+bool statsite_take_line(struct backend *be, const char *line, uint32_t len);
+/* The whole lines of these bytes, at most so many, go to `to`, or (NULL) each to who has its key. Returns how many. */
+uint64_t statsite_take_lines(struct statsite *st, struct backend *to, const char *bytes, size_t len, uint64_t most);
+
+/* statsite_finish.c */
+/* A connection of another worker that is to be finished. `part`: of its queue what was begun; taken, unless NULL is
+ * returned: no memory. */
+struct backend *statsite_finish(struct statsite *st, const struct conf_backend *cf, struct backend *account,
+				struct queue_part *part);
+/* Its configuration is its own from now on: the tree may go. False: no memory. */
+bool statsite_own_conf(struct backend *be);
+void statsite_disown_conf(struct backend *be);
+/* It is finished, and freed; what is left is counted. */
+void statsite_finished(struct backend *be);
+/* Ends those of which all is done. */
+void statsite_look_at_finishing(struct statsite *st);
 /* All of them end now; what they hold is counted. */
-void statsite_close_leaving(struct statsite *st);
+void statsite_close_finishing(struct statsite *st);
+
 
 /* backend.c */
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft);
@@ -141,6 +177,16 @@ bool backend_put_slowly(struct backend *be, const struct line *l);
 /* Worth trying again to put a line of this length that was held back. */
 bool backend_has_room(const struct backend *be, uint32_t len);
 void backend_up(struct backend *be);
+/* It has a connection that another worker made: the caller has set fd and what is known of it. */
+void backend_up_again(struct backend *be);
+/* It is not connected, as another worker left it: tried again after so long. */
+void backend_wait(struct backend *be, uint64_t wait_us);
+/* Connection and queue are another worker's now. */
+void backend_given(struct backend *be);
+/* Lines that were dropped for want of room. */
+uint64_t backend_dropped_lines(const struct backend *be);
+/* HOST:PORT, fit for a log line. buf of LABEL_BYTES. */
+const char *backend_label(const struct backend *be, char *buf, size_t size);
 /* The connection, or the attempt, has failed; `why` is a fixed text or strerror's. */
 void backend_lost(struct backend *be, const char *why);
 /* What is left is counted, and the socket closed. */

@@ -12,6 +12,7 @@ struct page_copy {
 	char *half;
 	bool taken;        /* all blocks in use were copied once */
 	uint64_t sequence; /* every block that was published until then is right in `half` */
+	uint64_t stuck;	   /* it was waited for at this one already; even: it was not */
 	unsigned used[STATS_SCOPES];
 };
 
@@ -23,8 +24,18 @@ struct stats_copy {
 	uint64_t directory_sequence;
 	struct stats_entry *entries[STATS_SCOPES];
 	unsigned n_named[STATS_SCOPES], n[STATS_SCOPES];
-	struct page_copy pages[STATS_SLOTS_MAX + 2];
+	struct page_copy pages[STATS_SLOTS_MAX * STATS_SLOT_PAGES + 2];
+	uint64_t states[STATS_SCOPES][4]; /* bit i set: field i of the block is a state */
 };
+
+static void states_find(struct stats_copy *c)
+{
+	const struct stats_field *f;
+	for (unsigned s = 0; s < STATS_SCOPES; s++)
+		for (unsigned i = 0, n = stats_fields(c->st, s, &f); i < n; i++)
+			if (f[i].kind == STATS_KIND_STATE)
+				c->states[s][f[i].index / 64] |= UINT64_C(1) << f[i].index % 64;
+}
 
 struct stats_copy *stats_copy_new(const struct stats *st)
 {
@@ -43,6 +54,7 @@ struct stats_copy *stats_copy_new(const struct stats *st)
 		free(c);
 		return NULL;
 	}
+	states_find(c);
 	char *at = c->memory;
 	for (unsigned i = 0; i < stats_pages_n(head); i++) {
 		c->pages[i].half = at;
@@ -84,7 +96,7 @@ static bool page_take_once(struct stats_copy *c, unsigned index)
 	const struct stats_head *head = &c->st->head;
 	enum stats_owner owner = stats_page_owner(head, index);
 	const struct stats_page_layout *pl = &head->pages[owner];
-	const char *page = c->st->file + stats_page_offset(head, index);
+	const char *page = stats_page_at(c->st, index);
 	const struct stats_page_head *shared = (const struct stats_page_head *)page;
 	struct page_copy *pc = &c->pages[index];
 	uint64_t before = __atomic_load_n(&shared->sequence, __ATOMIC_ACQUIRE);
@@ -92,11 +104,13 @@ static bool page_take_once(struct stats_copy *c, unsigned index)
 		return false;
 	if (pc->taken && pc->sequence == before)
 		return true;
+	if (before - pc->sequence > INT32_MAX) /* the stamps tell nothing: it was restored, or is no worker's any more */
+		pc->taken = false;
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		const struct stats_scope_layout *l = &head->scopes[s];
 		if (l->owner != owner)
 			continue;
-		pc->used[s] = MIN(__atomic_load_n(&shared->used[s], __ATOMIC_ACQUIRE), l->max_entries);
+		pc->used[s] = stats_used(head, shared, s);
 		blocks_take(pc, page, pl, l, pc->used[s]);
 	}
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -106,15 +120,28 @@ static bool page_take_once(struct stats_copy *c, unsigned index)
 	return __atomic_load_n(&shared->sequence, __ATOMIC_RELAXED) == before;
 }
 
+static uint64_t page_sequence(const struct stats_copy *c, unsigned index)
+{
+	const struct stats_page_head *shared = (const struct stats_page_head *)stats_page_at(c->st, index);
+	return __atomic_load_n(&shared->sequence, __ATOMIC_ACQUIRE);
+}
+
 static int page_take(struct stats_copy *c, unsigned index, struct err *err)
 {
 	enum stats_owner owner = stats_page_owner(&c->st->head, index);
 	char who[24] = "the master";
+	if (stats_page_at(c->st, index) == NULL)
+		return 0; /* one of a slot that was added since: see stats_copy_lacks_pages */
 	for (unsigned tries = 0; !page_take_once(c, index); tries++) {
-		if (stats_pause(tries))
+		/* whoever keeps it so, keeps us waiting once */
+		uint64_t sequence = page_sequence(c, index);
+		bool is_stuck = (sequence & 1) && sequence == c->pages[index].stuck;
+		if (!is_stuck && stats_pause(tries))
 			continue;
+		c->pages[index].stuck = sequence;
 		if (owner != STATS_OWNER_MASTER)
-			snprintf(who, sizeof(who), owner == STATS_OWNER_SLOT ? "worker %u" : "the monitor", index);
+			snprintf(who, sizeof(who), owner == STATS_OWNER_SLOT ? "worker %u" : "the monitor",
+				 index / STATS_SLOT_PAGES);
 		return err_set(err, -EAGAIN,
 			       "The counter page of %s does not hold still: its process died or was stopped while it "
 			       "wrote; "
@@ -126,7 +153,7 @@ static int page_take(struct stats_copy *c, unsigned index, struct err *err)
 
 static const struct stats_directory_head *directory_head(const struct stats_copy *c)
 {
-	return (const struct stats_directory_head *)(c->st->file + c->st->head.directory_offset);
+	return (const struct stats_directory_head *)(c->st->files[STATS_FILE_MAIN].at + c->st->head.directory_offset);
 }
 
 /* Blocks that are used and have no name are shown by their number rather than not at all. */
@@ -134,9 +161,7 @@ static void unnamed_show(struct stats_copy *c)
 {
 	memcpy(c->n, c->n_named, sizeof(c->n));
 	for (unsigned s = STATS_WORKER + 1; s < STATS_SCOPES; s++) {
-		for (unsigned i = 0; i < c->n_named[STATS_WORKER]; i++)
-			c->n[s] = MAX(c->n[s], c->pages[i].used[s]);
-		for (unsigned i = c->st->head.slots; i < stats_pages_n(&c->st->head); i++)
+		for (unsigned i = 0; i < stats_pages_n(&c->st->head); i++)
 			c->n[s] = MAX(c->n[s], c->pages[i].used[s]);
 		for (unsigned i = c->n_named[s]; i < c->n[s]; i++) {
 			if (!c->entries[s][i].name[0])
@@ -159,8 +184,7 @@ int stats_copy_take(struct stats_copy *c, struct err *err)
 	for (unsigned tries = 0; tries < 8 && directory_take(c) == 0; tries++) {
 		int rc = 0;
 		for (unsigned i = 0; i < stats_pages_n(&c->st->head) && rc == 0; i++)
-			if (i < c->n_named[STATS_WORKER] || i >= c->st->head.slots)
-				rc = page_take(c, i, err);
+			rc = page_take(c, i, err);
 		if (rc != 0)
 			return rc;
 		unnamed_show(c);
@@ -175,9 +199,43 @@ const struct stats *stats_copy_of(const struct stats_copy *c)
 	return c->st;
 }
 
+static unsigned slots_mapped(const struct stats_copy *c)
+{
+	return (c->st->n_files - STATS_FILE_SLOTS) / STATS_SLOT_PAGES;
+}
+
 unsigned stats_copy_slots(const struct stats_copy *c)
 {
-	return c->n_named[STATS_WORKER];
+	return MIN(c->n_named[STATS_WORKER], slots_mapped(c));
+}
+
+bool stats_copy_lacks_pages(const struct stats_copy *c)
+{
+	return c->n_named[STATS_WORKER] > slots_mapped(c);
+}
+
+bool stats_copy_take_page(struct stats_copy *c, unsigned page)
+{
+	unsigned tries = 0;
+	while (tries < 16 && !page_take_once(c, page))
+		tries++;
+	unnamed_show(c);
+	return tries < 16;
+}
+
+void stats_copy_forget_page(struct stats_copy *c, unsigned page)
+{
+	c->pages[page].taken = false;
+}
+
+int stats_copy_take_names(struct stats_copy *c)
+{
+	return directory_take(c);
+}
+
+unsigned stats_copy_used(const struct stats_copy *c, unsigned page, enum stats_scope scope)
+{
+	return c->pages[page].used[scope];
 }
 
 bool stats_copy_is_retired(const struct stats_copy *c, enum stats_scope scope, unsigned index)
@@ -196,34 +254,54 @@ const struct stats_entry *stats_copy_entry(const struct stats_copy *c, enum stat
 	return &c->entries[scope][index];
 }
 
-const uint64_t *stats_copy_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
+const uint64_t *stats_copy_block(const struct stats_copy *c, unsigned page, enum stats_scope scope, unsigned index)
 {
-	const struct stats_head *head = &c->st->head;
-	const struct stats_scope_layout *l = &head->scopes[scope];
-	unsigned page = l->owner == STATS_OWNER_SLOT ? (unsigned)slot : head->slots + l->owner - STATS_OWNER_MASTER;
+	const struct stats_scope_layout *l = &c->st->head.scopes[scope];
 	if (scope == STATS_WORKER)
 		index = 0;
-	if ((l->owner == STATS_OWNER_SLOT && page >= head->slots) || index >= l->max_entries)
+	if (page >= stats_pages_n(&c->st->head) || index >= c->pages[page].used[scope])
 		return NULL;
 	return (const uint64_t *)(c->pages[page].half + l->half_offset + (size_t)index * l->block_bytes);
 }
 
 uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot)
 {
-	return c->pages[slot].sequence;
+	uint64_t sum = 0;
+	for (unsigned which = 0; which < STATS_SLOT_PAGES; which++)
+		sum += c->pages[slot * STATS_SLOT_PAGES + which].sequence;
+	return sum;
+}
+
+/* -- sums ---------------------------------------------------------------------------------------------------------- */
+
+/* A slot is one worker to who reads, and now and then two processes. */
+static uint64_t slot_value(const struct stats_copy *c, unsigned slot, enum stats_scope scope, unsigned index,
+			   unsigned field)
+{
+	bool is_state = c->states[scope][field / 64 % 4] >> field % 64 & 1;
+	uint64_t value = 0;
+	for (unsigned which = 0; which < STATS_SLOT_PAGES; which++) {
+		const uint64_t *b = stats_copy_block(c, slot * STATS_SLOT_PAGES + which, scope, index);
+		uint64_t v = b ? b[field] : 0;
+		value = is_state ? MAX(value, v) : value + v;
+	}
+	return value;
 }
 
 uint64_t stats_value(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, unsigned field)
 {
 	const struct stats_head *head = &c->st->head;
+	uint64_t total = 0;
 	if (field >= head->scopes[scope].n_fields)
 		return 0;
-	bool sum = slot == STATS_ALL && head->scopes[scope].owner == STATS_OWNER_SLOT;
-	uint64_t total = 0;
-	for (int s = sum ? 0 : slot; s < (sum ? (int)stats_copy_slots(c) : slot + 1); s++) {
-		const uint64_t *b = stats_copy_block(c, s, scope, index);
-		total += b ? b[field] : 0;
+	if (head->scopes[scope].owner != STATS_OWNER_SLOT) {
+		const uint64_t *b = stats_copy_block(c, stats_page_number(head, scope, 0, 0), scope, index);
+		return b ? b[field] : 0;
 	}
+	if (slot != STATS_ALL)
+		return (unsigned)slot < head->slots ? slot_value(c, (unsigned)slot, scope, index, field) : 0;
+	for (unsigned s = 0; s < stats_copy_slots(c); s++)
+		total += slot_value(c, s, scope, index, field);
 	return total;
 }
 
@@ -233,17 +311,21 @@ uint64_t stats_named(const struct stats_copy *c, int slot, enum stats_scope scop
 	return field == -1 ? 0 : stats_value(c, slot, scope, index, (unsigned)field);
 }
 
-const void *stats_block(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index)
+bool stats_sum(const struct stats_copy *c, int slot, enum stats_scope scope, unsigned index, void *block)
 {
-	const struct stats_field *mine = stats_table, *theirs;
+	const struct stats_field *mine = stats_table, *end = stats_table + stats_table_rows(), *theirs;
 	unsigned n = stats_fields(c->st, scope, &theirs);
+	uint64_t *to = block;
 	while (mine->scope != scope)
 		mine++;
+	for (unsigned i = 0; mine + i < end && mine[i].scope == scope; i++)
+		to[i] = 0;
 	for (unsigned i = 0; i < n; i++)
-		if (mine + i >= stats_table + stats_table_rows() || mine[i].scope != scope ||
-		    strcmp(mine[i].name, theirs[i].name) != 0)
-			return NULL;
-	if (mine + n < stats_table + stats_table_rows() && mine[n].scope == scope)
-		return NULL;
-	return stats_copy_block(c, slot, scope, index);
+		if (mine + i >= end || mine[i].scope != scope || strcmp(mine[i].name, theirs[i].name) != 0)
+			return false;
+	if (mine + n < end && mine[n].scope == scope)
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		to[i] = stats_value(c, slot, scope, index, i);
+	return true;
 }

@@ -14,7 +14,7 @@ bool stats_pause(unsigned tries)
 {
 	if (tries < 64) {
 		for (int i = 0; i < 32; i++)
-			__builtin_ia32_pause();
+			cpu_relax();
 		return true;
 	}
 	nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
@@ -23,17 +23,18 @@ bool stats_pause(unsigned tries)
 
 static struct stats_directory_head *directory_head(const struct stats *st)
 {
-	return (struct stats_directory_head *)(st->file + st->head.directory_offset);
+	return (struct stats_directory_head *)(st->files[STATS_FILE_MAIN].at + st->head.directory_offset);
 }
 
 static void put(struct stats *st, enum stats_scope scope, unsigned index, const struct stats_entry *e)
 {
 	struct stats_directory_head *d = directory_head(st);
 	uint64_t sequence = d->sequence;
+	st->n_entries[scope] = MAX(st->n_entries[scope], index + 1);
 	__atomic_store_n(&d->sequence, sequence + 1, __ATOMIC_RELAXED);
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	st->entries[scope][index] = *e;
-	d->n[scope] = MAX(d->n[scope], index + 1);
+	d->n[scope] = st->n_entries[scope];
 	__atomic_store_n(&d->sequence, sequence + 2, __ATOMIC_RELEASE);
 }
 
@@ -83,7 +84,8 @@ static bool take_once(const struct stats *st, struct stats_entry *to[STATS_SCOPE
 		return false;
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		n[s] = MIN(__atomic_load_n(&d->n[s], __ATOMIC_RELAXED), stats_listed_max(&st->head, s));
-		memcpy(to[s], st->file + st->head.scopes[s].directory_offset, n[s] * sizeof(struct stats_entry));
+		const char *from = st->files[STATS_FILE_MAIN].at + st->head.scopes[s].directory_offset;
+		memcpy(to[s], from, n[s] * sizeof(struct stats_entry));
 	}
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	*sequence = before;
@@ -121,7 +123,7 @@ int stats_directory_take(const struct stats *st, struct stats_entry *to[STATS_SC
 
 unsigned stats_entries(const struct stats *st, enum stats_scope scope)
 {
-	return st->fd == -1 ? st->n_entries[scope] : directory_head(st)->n[scope];
+	return st->n_entries[scope];
 }
 
 const struct stats_entry *stats_entry(const struct stats *st, enum stats_scope scope, unsigned index)

@@ -328,6 +328,23 @@ static void host_show(const struct stats_drops *d, const struct stats_copy *c, s
 		    (ull)u6->csum_errors);
 }
 
+/* False: there is a worker of which nobody knows what it lost. */
+static bool unbelievable_show(const struct stats_copy *c, struct text *t)
+{
+	bool is_known = true;
+	for (unsigned i = 0; i < stats_copy_slots(c); i++) {
+		ull n = stats_named(c, STATS_ALL, STATS_SLOT, i, "unbelievable_ends");
+		if (n == 0)
+			continue;
+		text_add(t,
+			 "%sworker %u's numbers were not to be believed when it ended (%llu time%s): what it lost then is "
+			 "not known\n",
+			 is_known ? "\n" : "", i, n, n == 1 ? "" : "s");
+		is_known = false;
+	}
+	return is_known;
+}
+
 void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
 {
 	struct text advice = {0};
@@ -340,7 +357,9 @@ void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, s
 	sockets_show(d, c, t);
 	host_show(d, c, t);
 	stats_drops_advice(d, c, &advice);
-	text_add(t, "\n%s\n", advice.len ? advice.s : "Nothing was lost.");
+	bool is_known = unbelievable_show(c, t);
+	if (advice.len || is_known)
+		text_add(t, "\n%s\n", advice.len ? advice.s : "Nothing was lost.");
 	t->failed |= advice.failed;
 	text_free(&advice);
 }

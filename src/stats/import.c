@@ -32,13 +32,21 @@ static uint64_t *draft(struct stats_page *p, enum stats_scope scope, unsigned in
 				       : (uint64_t *)stats_backend(p, index);
 }
 
-/* Where the things of one scope are here; -1: nowhere. Those below an input or output need the places of these. */
-static void find_all(struct stats *st, const struct stats_copy *from, enum stats_scope scope, int *places)
+/* Where the first n things of one scope are here; -1: nowhere. Those below an input or output need the places of these. */
+static void find_all(struct stats *st, const struct stats_copy *from, enum stats_scope scope, int *places, unsigned n)
 {
-	for (unsigned i = 0; i < stats_copy_entries(from, scope); i++) {
+	for (unsigned i = 0; i < n; i++)
+		places[i] = -1;
+	for (unsigned i = 0; i < MIN(n, stats_copy_entries(from, scope)); i++) {
 		const struct stats_entry *e = stats_copy_entry(from, scope, i);
-		places[i] = e->used == STATS_UNUSED ? -1 : find(st, scope, e, 0);
+		if (e->used != STATS_UNUSED)
+			places[i] = find(st, scope, e, 0);
 	}
+}
+
+static bool is_total(const struct stats_field *f)
+{
+	return f->kind != STATS_KIND_GAUGE && f->kind != STATS_KIND_STATE;
 }
 
 void stats_import_endpoints(struct stats *st, const struct stats_copy *from)
@@ -47,17 +55,18 @@ void stats_import_endpoints(struct stats *st, const struct stats_copy *from)
 	const struct stats_field *f;
 	unsigned n = stats_fields(st, STATS_ENDPOINT, &f);
 	struct stats_page *page = stats_master_page(st);
-	find_all(st, from, STATS_INPUT, inputs);
+	find_all(st, from, STATS_INPUT, inputs, ARRAY_LEN(inputs));
 	for (unsigned i = 0; i < stats_copy_entries(from, STATS_ENDPOINT); i++) {
 		const struct stats_entry *e = stats_copy_entry(from, STATS_ENDPOINT, i);
-		int parent = e->used == STATS_UNUSED ? -1 : inputs[MIN(e->parent, STATS_INPUTS_MAX - 1)];
+		bool is_known = e->used != STATS_UNUSED && e->parent < STATS_INPUTS_MAX;
+		int parent = is_known ? inputs[e->parent] : -1;
 		int index = parent == -1 ? -1 : find(st, STATS_ENDPOINT, e, (unsigned)parent);
 		if (index == -1)
 			continue;
 		bool is_here = stats_entry(st, STATS_ENDPOINT, (unsigned)index)->used == STATS_USED;
 		uint64_t *block = (uint64_t *)stats_endpoint(page, (unsigned)index);
 		for (unsigned k = 0; k < n; k++)
-			if (f[k].kind != STATS_KIND_GAUGE && !(is_here && strcmp(f[k].name, "dropped_datagrams") == 0))
+			if (is_total(&f[k]) && !(is_here && strcmp(f[k].name, "dropped_datagrams") == 0))
 				block[f[k].index] += stats_named(from, STATS_ALL, STATS_ENDPOINT, i, f[k].name);
 		stats_touch(page, STATS_ENDPOINT, (unsigned)index);
 	}
@@ -72,7 +81,7 @@ static void add(struct stats *st, struct stats_page *to, const struct stats_copy
 	unsigned n = stats_fields(st, scope, &f);
 	uint64_t *block = draft(to, scope, index);
 	for (unsigned k = 0; k < n; k++)
-		if (f[k].kind != STATS_KIND_GAUGE || f[k].ledger != STATS_LEDGER_NONE)
+		if (is_total(&f[k]) || (f[k].ledger != STATS_LEDGER_NONE && f[k].ledger != STATS_LEDGER_BETWEEN))
 			block[f[k].index] += stats_named(from, STATS_ALL, scope, i, f[k].name);
 	stats_touch(to, scope, index);
 }
@@ -91,13 +100,17 @@ void stats_import(struct stats *st, struct stats_page *to, const struct stats_co
 {
 	static const enum stats_scope scopes[] = {STATS_INPUT, STATS_OUTPUT, STATS_BACKEND, STATS_KAFKA};
 	int outputs[STATS_OUTPUTS_MAX];
+	for (unsigned i = 0; i < STATS_OUTPUTS_MAX; i++)
+		outputs[i] = -1;
 	for (unsigned s = 0; s < ARRAY_LEN(scopes); s++) {
 		enum stats_scope scope = scopes[s];
 		clear(st, to, scope);
 		for (unsigned i = 0; i < stats_copy_entries(from, scope); i++) {
 			const struct stats_entry *e = stats_copy_entry(from, scope, i);
 			bool is_below = stats_scope_is_below_output(scope);
-			int parent = is_below ? outputs[MIN(e->parent, STATS_OUTPUTS_MAX - 1)] : 0;
+			int parent = !is_below				      ? 0
+				     : e->parent < STATS_OUTPUTS_MAX ? outputs[e->parent]
+								     : -1;
 			int index = e->used == STATS_UNUSED || parent == -1 ? -1
 				    : scope == STATS_KAFKA		    ? parent
 									    : find(st, scope, e, (unsigned)parent);

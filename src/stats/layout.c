@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * layout: where everything lies in the file of the counter pages, and whether a head that somebody else wrote can be
+ * layout: where everything lies in the files of the counter pages, and whether a head that somebody else wrote can be
  * trusted. Any process, pure. The drawing is in stats_private.h.
  */
 #include "stats_private.h"
@@ -49,16 +49,13 @@ static void scopes_make(struct stats_head *head)
 	}
 }
 
-static uint64_t page_make(struct stats_page_layout *page, uint32_t n_pages, uint64_t at)
+static void page_make(struct stats_page_layout *page)
 {
-	page->n_pages = n_pages;
-	page->first_offset = at;
 	page->stamps_offset = align(sizeof(struct stats_page_head), STATS_BLOCK_ALIGN);
 	page->published_offset = align(page->stamps_offset + page->n_blocks * sizeof(uint32_t), STATS_PAGE_ALIGN);
 	page->half_bytes = align(page->half_bytes, STATS_PAGE_ALIGN);
 	page->draft_offset = page->published_offset + page->half_bytes;
 	page->page_bytes = page->draft_offset + page->half_bytes;
-	return at + n_pages * page->page_bytes;
 }
 
 void stats_layout_make(struct stats_head *head, unsigned slots)
@@ -78,10 +75,11 @@ void stats_layout_make(struct stats_head *head, unsigned slots)
 		l->directory_offset = align(at, STATS_BLOCK_ALIGN);
 		at = l->directory_offset + stats_listed_max(head, s) * sizeof(struct stats_entry);
 	}
-	at = align(at, STATS_PAGE_ALIGN);
 	for (unsigned i = 0; i < STATS_OWNERS; i++)
-		at = page_make(&head->pages[i], i == STATS_OWNER_SLOT ? slots : 1, at);
-	head->file_bytes = at;
+		page_make(&head->pages[i]);
+	struct stats_page_layout *master = &head->pages[STATS_OWNER_MASTER];
+	master->offset = align(at, STATS_PAGE_ALIGN);
+	head->file_bytes = master->offset + master->page_bytes;
 }
 
 /* n things of `bytes` each from `at` on lie within `size`, and `at` is aligned for counters. */
@@ -92,10 +90,9 @@ static bool fits(uint64_t at, uint64_t n, uint64_t bytes, uint64_t size)
 	       !__builtin_add_overflow(at, total, &total) && total <= size;
 }
 
-static bool page_fits(const struct stats_page_layout *page, uint32_t n_pages, uint64_t file_bytes)
+static bool page_fits(const struct stats_page_layout *page, uint64_t file_bytes)
 {
-	return page->n_pages == n_pages && page->page_bytes % sizeof(uint64_t) == 0 &&
-	       fits(page->first_offset, n_pages, page->page_bytes, file_bytes) &&
+	return page->page_bytes % sizeof(uint64_t) == 0 && fits(page->offset, 1, page->page_bytes, file_bytes) &&
 	       page->page_bytes >= sizeof(struct stats_page_head) &&
 	       fits(page->stamps_offset, page->n_blocks, sizeof(uint32_t), page->page_bytes) &&
 	       fits(page->published_offset, 1, page->half_bytes, page->page_bytes) &&
@@ -130,8 +127,10 @@ int stats_layout_check(const struct stats_head *head, uint64_t file_bytes, struc
 		    head->n_fields <= STATS_FIELDS_MAX &&
 		    fits(head->fields_offset, head->n_fields, sizeof(struct stats_field), file_bytes) &&
 		    fits(head->directory_offset, 1, sizeof(struct stats_directory_head), file_bytes);
+	/* the others are files of their own, whose size is compared when they come */
 	for (unsigned i = 0; i < STATS_OWNERS && good; i++)
-		good = page_fits(&head->pages[i], i == STATS_OWNER_SLOT ? head->slots : 1, file_bytes);
+		good = page_fits(&head->pages[i], i == STATS_OWNER_MASTER ? file_bytes : STATS_PAGE_BYTES_MAX) &&
+		       (i == STATS_OWNER_MASTER || head->pages[i].offset == 0);
 	for (unsigned s = 0; s < STATS_SCOPES && good; s++)
 		good = scope_fits(head, s);
 	return good ? 0 : err_set(err, -EINVAL, "The counter pages are damaged: an offset or a size is not possible.");

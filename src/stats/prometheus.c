@@ -138,7 +138,8 @@ static bool is_summed(enum stats_scope scope)
 static void add_row(const struct stats_copy *c, const struct stats_field *f, const struct labels *l, struct text *t)
 {
 	size_t len = strlen(f->name);
-	bool is_us = len > 3 && strcmp(f->name + len - 3, "_us") == 0, is_gauge = f->kind == STATS_KIND_GAUGE;
+	bool is_us = len > 3 && strcmp(f->name + len - 3, "_us") == 0;
+	bool is_gauge = f->kind == STATS_KIND_GAUGE || f->kind == STATS_KIND_STATE;
 	char name[128], value[32];
 	snprintf(name, sizeof(name), "millrace_%s_%.*s%s%s", stats_scope_word(f->scope), (int)(is_us ? len - 3 : len),
 		 f->name, is_us ? "_seconds" : "", is_gauge ? "" : "_total");

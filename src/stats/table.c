@@ -52,7 +52,7 @@ const char *stats_scope_word(enum stats_scope scope)
 
 const char *stats_kind_word(unsigned kind)
 {
-	static const char *const words[] = {"counter", "gauge", "loss", "hint"};
+	static const char *const words[] = {"counter", "gauge", "loss", "hint", "gauge"};
 	return kind < ARRAY_LEN(words) ? words[kind] : "counter";
 }
 

@@ -65,15 +65,21 @@ static struct plan plan_of(const struct stats_copy *c, enum stats_scope scope)
 	return plan;
 }
 
-static void add_block(const struct stats_copy *c, const struct plan *plan, int slot, enum stats_scope scope,
+/* Of a slot both pages. */
+static void add_block(const struct stats_copy *c, const struct plan *plan, unsigned slot, enum stats_scope scope,
 		      unsigned index, uint64_t sums[TOTALS])
 {
-	const uint64_t *block = stats_copy_block(c, slot, scope, index);
-	for (unsigned i = 0; block && i < plan->n; i++)
-		sums[plan->wanted[i].total] += block[plan->wanted[i].field];
+	const struct stats_head *head = &stats_copy_of(c)->head;
+	unsigned n = head->scopes[scope].owner == STATS_OWNER_SLOT ? STATS_SLOT_PAGES : 1;
+	for (unsigned which = 0; which < n; which++) {
+		unsigned page = stats_page_number(head, scope, slot, which);
+		const uint64_t *block = stats_copy_block(c, page, scope, index);
+		for (unsigned i = 0; block && i < plan->n; i++)
+			sums[plan->wanted[i].total] += block[plan->wanted[i].field];
+	}
 }
 
-static void add_scope(const struct stats_copy *c, int slot, enum stats_scope scope, uint64_t sums[TOTALS])
+static void add_scope(const struct stats_copy *c, unsigned slot, enum stats_scope scope, uint64_t sums[TOTALS])
 {
 	struct plan plan = plan_of(c, scope);
 	for (unsigned i = 0; i < stats_copy_entries(c, scope); i++)
@@ -96,16 +102,16 @@ static struct stats_totals made_of(const uint64_t sums[TOTALS])
 void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_totals *totals)
 {
 	uint64_t sums[TOTALS] = {0};
-	add_scope(c, (int)slot, STATS_INPUT, sums);
-	add_scope(c, (int)slot, STATS_OUTPUT, sums);
-	add_scope(c, (int)slot, STATS_BACKEND, sums);
+	add_scope(c, slot, STATS_INPUT, sums);
+	add_scope(c, slot, STATS_OUTPUT, sums);
+	add_scope(c, slot, STATS_BACKEND, sums);
 	*totals = made_of(sums);
 }
 
 void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals)
 {
 	uint64_t sums[TOTALS] = {0};
-	add_scope(c, STATS_ALL, STATS_ENDPOINT, sums);
+	add_scope(c, 0, STATS_ENDPOINT, sums);
 	*totals = made_of(sums);
 }
 
@@ -115,7 +121,7 @@ void stats_totals_backends(const struct stats_copy *c, struct stats_totals *tota
 	for (unsigned i = 0; i < n; i++) {
 		uint64_t sums[TOTALS] = {0};
 		for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
-			add_block(c, &plan, (int)slot, STATS_BACKEND, i, sums);
+			add_block(c, &plan, slot, STATS_BACKEND, i, sums);
 		totals[i] = made_of(sums);
 	}
 }

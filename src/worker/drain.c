@@ -180,7 +180,7 @@ static void drain(struct worker *w, struct source *s)
 	if (UNLIKELY(passes(s))) {
 		queue_remove(s);
 		if (!in->type->pass(s))
-			ev_io_start(w->loop, &w->link_writable);
+			in->type->end(s); /* it counts what is lost with it */
 		return;
 	}
 	const uint64_t had_bytes = in->stats->received_bytes;
@@ -222,6 +222,8 @@ void source_readable(struct source *s)
 void source_opened(struct source *s)
 {
 	struct worker *w = s->in->worker;
+	if (w->stage == WORKER_AWAITING)
+		return; /* drain_begin comes back to it */
 	/* While a batch is held the hand is not free; resume() comes back to every source. */
 	if (w->stage == WORKER_SERVING && s->fd != -1)
 		watch(s);
@@ -314,7 +316,7 @@ static void let_go(struct worker *w, struct input *in)
 		unwatch(s);
 		if (passes(s)) {
 			if (!in->type->pass(s))
-				ev_io_start(w->loop, &w->link_writable);
+				in->type->end(s);
 		} else if (in->leave != INPUT_ALL_END && !input_ends(s) && !in->type->is_packets &&
 			   (s->ep || !in->is_removed)) {
 			in->type->end(s); /* somebody else goes on with it */
@@ -330,19 +332,11 @@ void drain_all(struct worker *w)
 		let_go(w, &w->inputs[i]);
 }
 
-void drain_pass_on(struct worker *w)
+void drain_begin(struct worker *w)
 {
-	ev_io_stop(w->loop, &w->link_writable);
-	for (size_t i = 0; i < w->n_inputs; i++) {
-		struct input *in = &w->inputs[i];
-		for (struct source *s = in->sources, *next; s && !in->held; s = next) {
-			next = s->next;
-			if (passes(s) && !in->type->pass(s)) {
-				ev_io_start(w->loop, &w->link_writable);
-				return;
-			}
-		}
-	}
+	for (size_t i = 0; i < w->n_inputs; i++)
+		for (struct source *s = w->inputs[i].sources; s; s = s->next)
+			source_opened(s);
 }
 
 bool inputs_are_empty(const struct worker *w)

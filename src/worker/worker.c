@@ -6,7 +6,6 @@
 #include "worker.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -15,24 +14,22 @@
 
 /* At the deadline what waits in the kernel's buffers is still read, to be counted; not longer than this. */
 static const uint64_t discard_limit_us = 200000;
-/* A worker that makes place for another waits so long for peers that take nothing. */
-static const uint64_t pass_after_us = 500000;
-static const double patience_seconds = 0.1;
+/* So long a master that is busy is waited for at the end, until it has room for the last words. */
+static const uint64_t say_limit_us = 200000;
 
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
 static void close_others(const struct worker_setup *setup)
 {
-	size_t n = 1 + setup->cf->n_outputs;
-	for (size_t i = 0; i < setup->cf->n_inputs; i++)
-		n += (size_t)setup->inputs[i].n_endpoints * (setup->inputs[i].type->keep ? INPUT_KEEP_MAX : 1);
+	size_t n = 2 + setup->cf->n_outputs + registry_keep_room(setup->registry);
 	int *keep = calloc(n, sizeof *keep);
 	BUG_ON(!keep);
 	n = 0;
 	keep[n++] = setup->link;
-	for (size_t i = 0; i < setup->cf->n_inputs; i++)
-		input_keep(&setup->inputs[i], setup->slot, keep, &n);
+	if (setup->channel != -1)
+		keep[n++] = setup->channel;
+	registry_keep(setup->registry, setup->slot, keep, &n);
 	for (size_t i = 0; i < setup->cf->n_outputs; i++)
 		keep[n++] = setup->outputs[i].file;
 	proc_close_others(keep, n);
@@ -48,26 +45,18 @@ static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
 		if (info.ssi_signo == SIGTERM)
-			link_send(w, LINK_TERM, "");
+			link_say(w, LINK_TERM, "");
 }
 
 static int signals_init(struct worker *w, struct err *err)
 {
-	sigset_t all;
-	sigfillset(&all);
-	for (int sig = 1; sig < NSIG; sig++)
-		signal(sig, SIG_DFL); /* what the master had is not ours; SIGKILL and SIGSTOP refuse */
 	sigset_t wanted;
 	sigemptyset(&wanted);
 	sigaddset(&wanted, SIGTERM);
 	int fd = signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
 	if (fd == -1)
 		return err_set(err, -errno, "Cannot make a signalfd: %s.", strerror(errno));
-	/* ignored ones stay blocked; a crash must still kill */
-	const int deadly[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS};
-	for (size_t i = 0; i < ARRAY_LEN(deadly); i++)
-		sigdelset(&all, deadly[i]);
-	sigprocmask(SIG_SETMASK, &all, NULL);
+	proc_child_signals();
 	ev_io_init(&w->signals, signalled, fd, EV_READ);
 	w->signals.data = w;
 	ev_io_start(w->loop, &w->signals);
@@ -93,10 +82,9 @@ static void tell_peers(struct worker *w)
 		if (w->peers[i] && w->peers[i][0])
 			text_add(&all, "%s%s", all.len ? "," : "", w->peers[i]);
 	for (size_t i = 0; all.s && i < w->n_inputs; i++)
-		if (w->inputs[i].type->exclude)
-			w->inputs[i].type->exclude(&w->inputs[i], all.s);
+		input_exclude(&w->inputs[i], all.s);
 	if (all.s)
-		link_send(w, LINK_PEERS, all.s);
+		link_say(w, LINK_PEERS, all.s);
 	text_free(&all);
 }
 
@@ -111,7 +99,7 @@ static void peers_changed(struct output *out, const char *peers)
 static bool captures(const struct worker *w)
 {
 	for (size_t i = 0; i < w->cf->n_inputs; i++)
-		if (w->inputs[i].type->exclude && w->inputs[i].cf->exclude_own)
+		if (w->inputs[i].type->endpoint->exclude && w->inputs[i].cf->exclude_own)
 			return true;
 	return false;
 }
@@ -130,6 +118,7 @@ static int open_outputs(struct worker *w, struct err *err)
 		out->n_slots = w->setup->n_slots;
 		out->on_room = drain_resume;
 		out->on_peers = captures(w) ? peers_changed : NULL;
+		out->awaits = w->stage == WORKER_AWAITING;
 		out->worker = w;
 		int r = out->type->open(out, err);
 		if (r != 0)
@@ -145,11 +134,12 @@ static int open_inputs(struct worker *w, struct err *err)
 		in->loop = w->loop;
 		in->page = w->page;
 		in->slot = w->slot;
+		in->receive = receive_batch(w->setup->receive, w->slot, w->setup->which, in->index);
 		in->on_source = source_opened;
 		in->on_readable = source_readable;
 		in->on_end = source_closing;
 		in->on_status = answer_status;
-		in->on_pass = link_pass;
+		in->on_pass = handover_give_connection;
 		in->worker = w;
 		w->has_finite |= in->type->is_finite;
 		int r = input_open(in, err);
@@ -157,6 +147,14 @@ static int open_inputs(struct worker *w, struct err *err)
 			return r;
 	}
 	return 0;
+}
+
+static int open_channel(struct worker *w, struct err *err)
+{
+	int channel = w->setup->channel;
+	if (channel == -1 || handover_open(w, channel, w->slot) == 0)
+		return 0;
+	return err_set(err, -ENOMEM, "Cannot start: no memory.");
 }
 
 /* -- turns ------------------------------------------------------------------------------------------------------- */
@@ -192,15 +190,18 @@ static void tell_done(struct worker *w)
 		struct input *in = &w->inputs[i];
 		if (!in->type->is_finite || in->has_told_done || in->sources || in->held || !outputs_empty)
 			continue;
-		struct link_message m = {.type = LINK_DONE, .slot = w->slot, .input = in->index};
-		in->has_told_done = net_send_fd(w->setup->link, &m, sizeof m, -1) == 0;
+		struct link_message m = {.type = LINK_DONE, .slot = w->slot};
+		snprintf(m.name, sizeof(m.name), "%s", in->cf->name);
+		link_send(w, &m);
+		in->has_told_done = true;
 	}
 }
 
 static void go_on_draining(struct worker *w)
 {
 	if (w->stage == WORKER_DRAINING_INPUTS && inputs_are_empty(w)) {
-		link_send(w, LINK_LEFT, "");
+		handover_give(w);
+		link_say(w, LINK_LEFT, "");
 		w->stage = WORKER_DRAINING_OUTPUTS;
 		for (size_t i = 0; i < w->n_outputs; i++)
 			w->outputs[i].type->drain(&w->outputs[i]);
@@ -222,9 +223,9 @@ static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int ev
 		out->type->pump(out, now_us);
 	}
 	publish_all(w);
-	if (w->stage != WORKER_SERVING)
+	if (w->stage > WORKER_SERVING)
 		go_on_draining(w);
-	else if (w->has_finite)
+	else if (w->has_finite && w->stage == WORKER_SERVING)
 		tell_done(w);
 }
 
@@ -250,78 +251,42 @@ static uint64_t left_behind(const struct worker *w)
 	return left;
 }
 
-static int pass_output(struct output *out)
+/* What is held back since an output is full goes with what that output holds. */
+static void take_all_held(struct worker *w)
 {
-	return out->type->pass && !out->ends ? out->type->pass(out) : -1;
-}
-
-/* What peers do not take goes to the next worker. */
-static void pass_outputs(struct worker *w)
-{
-	if (w->has_passed)
-		return;
-	w->has_passed = true;
-	ev_timer_stop(w->loop, &w->patience);
 	for (size_t i = 0; i < w->n_outputs; i++)
-		w->pass_fds[i] = pass_output(&w->outputs[i]);
-}
-
-static void look_at_progress(struct ev_loop *loop, struct ev_timer *timer, int events)
-{
-	(void)loop, (void)events;
-	struct worker *w = timer->data;
-	uint64_t pending = 0, now_us = clock_us();
-	for (size_t i = 0; i < w->n_outputs; i++)
-		pending += w->outputs[i].type->pending(&w->outputs[i]);
-	if (pending != w->pending_records) {
-		w->pending_records = pending;
-		w->pending_since_us = now_us;
-	} else if (pending > 0 && now_us >= w->pending_since_us + pass_after_us) {
-		pass_outputs(w);
-	}
-}
-
-/* All that is to go into them has: the next worker may have them. */
-static void send_passed(struct worker *w)
-{
-	for (size_t i = 0; w->has_passed && i < w->n_outputs; i++) {
-		struct link_message m = {.type = LINK_LINES,
-					 .slot = w->slot,
-					 .input = w->outputs[i].index,
-					 .value = w->outputs[i].passed_records};
-		if (w->pass_fds[i] == -1)
-			continue;
-		while (net_send_fd(w->setup->link, &m, sizeof m, w->pass_fds[i]) == -EAGAIN) {
-			struct pollfd p = {.fd = w->setup->link, .events = POLLOUT};
-			poll(&p, 1, -1); /* we have nothing else to do any more */
+		if (w->outputs[i].type->hand_over && !w->outputs[i].ends) {
+			w->outputs[i].takes_all = true;
+			drain_resume(&w->outputs[i]);
 		}
-	}
 }
 
 void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave)
 {
 	double seconds = (double)deadline_us / 1e6;
-	if (w->stage != WORKER_SERVING && ev_timer_remaining(w->loop, &w->deadline) <= seconds)
+	bool has_begun = w->stage > WORKER_SERVING || w->drain_awaits;
+	if (has_begun && ev_timer_remaining(w->loop, &w->deadline) <= seconds)
 		return;
 	/* QUIT after TERM: a nearer deadline */
 	ev_timer_stop(w->loop, &w->deadline);
 	ev_timer_set(&w->deadline, seconds, 0);
 	ev_timer_start(w->loop, &w->deadline);
+	w->deadline_at_us = clock_us() + deadline_us;
+	w->leave = leave;
+	w->drain_awaits = w->stage == WORKER_AWAITING; /* what a predecessor hands over is ours to deliver */
 	if (w->stage != WORKER_SERVING)
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
 	w->left_before = left_behind(w);
-	w->leave = leave;
-	w->pending_since_us = clock_us();
-	if (leave != INPUT_ALL_END)
-		ev_timer_again(w->loop, &w->patience);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
 		in->leave = leave;
 		for (unsigned k = 0; leave == INPUT_SLOT_ENDS && k < in->n_endpoints; k++)
-			in->endpoints[k].ends |= in->endpoints[k].n_fds > 1;
+			in->endpoints[k]->ends |= in->endpoints[k]->n_fds > 1;
 		in->type->drain(in);
 	}
+	if (w->channel != -1)
+		take_all_held(w);
 	drain_all(w);
 }
 
@@ -335,7 +300,7 @@ static void discard_inputs(struct worker *w)
 		while (in->wants_lines && in->reading && input_cut(in) > 0)
 			;
 		in->reading = NULL;
-		input_published(in, true); /* the hand is free: the next batch is cut from its start */
+		input_published(in, true); /* the next batch is cut from its start */
 		while (in->sources) {
 			struct source *s = in->sources;
 			while (!s->ended && clock_us() < until && in->type->read(s, &in->batch) > 0) {
@@ -352,31 +317,26 @@ static void discard_inputs(struct worker *w)
 
 void worker_go(struct worker *w)
 {
-	struct err err = {""};
-	if (w->n_inputs > 0 || w->stage != WORKER_SERVING)
+	w->stage = WORKER_SERVING;
+	for (size_t i = 0; i < w->n_outputs; i++)
+		if (w->outputs[i].type->go)
+			w->outputs[i].type->go(&w->outputs[i]);
+	drain_begin(w);
+	if (!w->drain_awaits)
 		return;
-	w->n_inputs = w->cf->n_inputs;
-	if (open_inputs(w, &err) == 0) {
-		tell_peers(w); /* what the outputs have found out meanwhile */
-		return;
-	}
-	link_send(w, LINK_FATAL, err.text);
-	_exit(WORKER_EXIT_FATAL);
+	double left = ev_timer_remaining(w->loop, &w->deadline);
+	w->drain_awaits = false;
+	worker_drain(w, left > 0 ? (uint64_t)(left * 1e6) : 0, w->leave);
 }
 
 static _Noreturn void leave(struct worker *w)
 {
-	if (w->stage != WORKER_DONE && w->leave != INPUT_ALL_END) {
-		pass_outputs(w);
-		for (size_t i = 0; i < w->n_outputs; i++)
-			drain_resume(&w->outputs[i]); /* what was held back goes there, too */
-	}
 	if (w->stage != WORKER_DONE)
 		discard_inputs(w);
 	for (size_t i = 0; i < w->n_outputs; i++)
 		w->outputs[i].type->close(&w->outputs[i]);
 	publish_all(w);
-	send_passed(w);
+	net_link_flush(&w->link, clock_us() + say_limit_us);
 	_exit(left_behind(w) > w->left_before ? WORKER_EXIT_LEFT : WORKER_EXIT_CLEAN);
 }
 
@@ -386,11 +346,14 @@ void worker_run(const struct worker_setup *setup)
 	    .setup = setup,
 	    .cf = setup->cf,
 	    .slot = setup->slot,
-	    .page = stats_slot_page(setup->stats, setup->slot),
+	    .page = stats_slot_page(setup->stats, setup->slot, setup->which),
 	    .inputs = setup->inputs,
 	    .outputs = setup->outputs,
-	    .n_inputs = setup->holds ? 0 : setup->cf->n_inputs,
+	    .n_inputs = setup->cf->n_inputs,
 	    .n_outputs = setup->cf->n_outputs,
+	    .stage = setup->channel == -1 ? WORKER_SERVING : WORKER_AWAITING,
+	    .channel = -1,
+	    .link = {.fd = -1},
 	};
 	struct err err = {""};
 	char who[16];
@@ -398,31 +361,29 @@ void worker_run(const struct worker_setup *setup)
 	log_set_who(who);
 	snprintf(who, sizeof who, "millrace/%u", setup->slot);
 	proc_set_title(who);
+	receive_child(setup->receive, setup->slot, setup->which);
+	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
 	close_others(setup);
 	if (setup->cf->daemon)
 		proc_leave_terminal();
-	for (size_t i = 0; i < ARRAY_LEN(w.shared_fds); i++)
-		w.shared_fds[i] = -1;
+	LIST_INIT(&w.takeovers);
 	w.stats = stats_worker(w.page);
 	/* before anything that starts threads: librdkafka's would keep what they began with */
-	bool is_safe = privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
+	is_safe = is_safe && privileges_drop(setup->identity, PRIVILEGES_WORKER, setup->cf->seccomp, &err) == 0;
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	if (w.loop)
+		link_init(&w);
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
-	    open_inputs(&w, &err) != 0) {
-		link_send(&w, LINK_FATAL, err.text);
-		_exit(WORKER_EXIT_FATAL);
-	}
-	link_init(&w);
+	    open_inputs(&w, &err) != 0 || open_channel(&w, &err) != 0)
+		link_fatal(&w, err.text);
 	ev_timer_init(&w.deadline, deadline_passed, 0, 0);
-	ev_timer_init(&w.patience, look_at_progress, 0, patience_seconds);
-	w.patience.data = &w;
 	ev_prepare_init(&w.before_wait, before_wait);
 	w.before_wait.data = &w;
 	ev_prepare_start(w.loop, &w.before_wait);
 	w.left_before = left_behind(&w);
-	link_send(&w, LINK_READY, "");
+	link_say(&w, LINK_READY, "");
 	ev_run(w.loop, 0);
 	leave(&w);
 }

@@ -5,14 +5,19 @@
 #ifndef WORKER_PRIVATE_H
 #define WORKER_PRIVATE_H
 
+#include <net_link.h>
+#include <sys/queue.h>
 #include <worker.h>
 
 enum worker_stage {
+	WORKER_AWAITING, /* what a predecessor hands over; nothing is read before */
 	WORKER_SERVING,
 	WORKER_DRAINING_INPUTS,  /* reading what the kernel holds already */
 	WORKER_DRAINING_OUTPUTS, /* waiting for the last acknowledgement */
 	WORKER_DONE,
 };
+
+struct takeover;
 
 struct worker {
 	const struct worker_setup *setup;
@@ -40,15 +45,14 @@ struct worker {
 	uint64_t tick_at_us; /* when it is set: then */
 
 	struct ev_prepare before_wait;
-	struct ev_io link, signals;
-	struct ev_io link_writable; /* while connections wait to be handed over */
-	bool has_told_left;
-	int shared_fds[CONF_OUTPUTS_MAX]; /* of LINK_SHARED, by the output's place; -1: none */
+	struct net_link link;
+	struct ev_io signals;
 	struct ev_timer deadline;
-	struct ev_timer patience; /* while leaving for a successor: do outputs get rid of anything? */
-	uint64_t pending_records, pending_since_us;
-	bool has_passed;
-	int pass_fds[CONF_OUTPUTS_MAX];
+	uint64_t deadline_at_us;
+	int channel; /* to whom we hand over; -1: nobody */
+	unsigned channel_slot; /* whose worker that is */
+	LIST_HEAD(, takeover) takeovers;
+	bool drain_awaits; /* a drain came while we waited for our predecessor */
 };
 
 /* drain.c: reading, from the loop. */
@@ -60,27 +64,29 @@ void source_readable(struct source *s);
 void source_closing(struct source *s);
 /* The inputs were told how to leave: reads what ends once more, hands over what can be, lets go of the rest. */
 void drain_all(struct worker *w);
-/* The link takes more. */
-void drain_pass_on(struct worker *w);
+/* All sources are watched, or read at the next turn, from now on. */
+void drain_begin(struct worker *w);
 bool inputs_are_empty(const struct worker *w);
 
 /* link.c */
 void link_init(struct worker *w);
-void link_send(struct worker *w, enum link_type type, const char *text);
-/* Hands the source's descriptor to the master. False: the link takes no more now. */
-bool link_pass(struct source *s, const struct input_passed *p);
+void link_send(struct worker *w, const struct link_message *msg);
+void link_say(struct worker *w, enum link_type type, const char *text); /* … with only a text */
+_Noreturn void link_fatal(struct worker *w, const char *text); /* says why, and leaves */
+
+/* handover.c */
+/* Takes over what comes on `channel` (takes it), of the worker of `slot`. 0 or -errno. */
+int handover_open(struct worker *w, int channel, unsigned slot);
+/* Input's on_pass: this connection goes to whoever takes over. False: it cannot. */
+bool handover_give_connection(struct source *s, const struct input_passed *p);
+/* All that outputs hold goes there, then END. */
+void handover_give(struct worker *w);
 
 /* worker.c */
 /* Reads what is there and will not be read by somebody else, delivers it, ends the loop. A second call can only bring the
  * deadline nearer. */
 void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave);
-
-/* It held until now. */
+/* All was taken over: reads. */
 void worker_go(struct worker *w);
-
-/* reload.c */
-/* Takes fd. */
-void reload_shared(struct worker *w, const struct link_message *m, int fd);
-void reload_apply(struct worker *w, const struct link_message *m, int fd);
 
 #endif

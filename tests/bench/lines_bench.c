@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DATAGRAMS = 512, ROOM = 9216, ROUNDS_MAX = 1001, METHODS = 9 };
+enum { DATAGRAMS = 512, ROOM = 9216, ROUNDS_MAX = 1001, METHODS = 11 };
 
 static char datagrams[DATAGRAMS][ROOM + BATCH_SLACK];
 static size_t lens[DATAGRAMS], total_lines;
@@ -98,6 +98,11 @@ static void fill(size_t bytes, const char *format, bool one)
 	}
 }
 
+static bool works(int method)
+{
+	return method < 3 || lines_scan_works((enum lines_scan)((method - 3) / 2));
+}
+
 static double run(int method)
 {
 	struct lines ls = {.protocol = LINES_STATSD, .validate = method % 2 == 0};
@@ -144,7 +149,9 @@ int main(int argc, char **argv)
 						   "sse2, no validation",
 						   "sse2",
 						   "avx2, no validation",
-						   "avx2"};
+						   "avx2",
+						   "neon, no validation",
+						   "neon"};
 	static double ns[METHODS][ROUNDS_MAX];
 	int rounds = argc > 1 ? atoi(argv[1]) : 51;
 	size_t bytes = argc > 2 ? (size_t)atol(argv[2]) : 1432;
@@ -156,10 +163,12 @@ int main(int argc, char **argv)
 		fill(bytes, loads[load].format, loads[load].one);
 		for (int r = 0; r < rounds; r++)
 			for (int method = 0; method < METHODS; method++)
-				if (method < 7 || lines_scan_works(LINES_SCAN_AVX2))
+				if (works(method))
 					ns[method][r] = run(method);
 		printf("%s\n", loads[load].name);
 		for (int method = 0; method < METHODS; method++) {
+			if (!works(method))
+				continue;
 			qsort(ns[method], (size_t)rounds, sizeof(double), by_value);
 			double median = ns[method][rounds / 2];
 			printf("  %-28s %6.1f ns/line  %+6.1f over the floor\n", names[method], median,

@@ -143,7 +143,7 @@ static double run_statsite(uint64_t n_lines)
 	BUG_ON(st == NULL || output_init(&out, &cf, 0, &err) < 0);
 	out.loop = ev_loop_new(EVFLAG_AUTO);
 	out.resolver = net_resolver_new(out.loop, &err);
-	out.page = stats_slot_page(st, 0);
+	out.page = stats_slot_page(st, 0, 0);
 	out.n_slots = 1;
 	out.on_room = no_room;
 	out.dense = true;

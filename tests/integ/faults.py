@@ -15,7 +15,7 @@ LABELS = ("worker", "input", "output", "backend", "endpoint", "slot")
 def ledger_sides():
     """(scope, counter) → its side of an equation, as counter.def says: "LINES_IN", "RECORDS_OUT" …"""
     rows = re.findall(r"^COUNTER\((\w+), (\w+), \w+, (\w+),", (ROOT / "include/tbl/counter.def").read_text(), re.M)
-    return {(scope.lower(), name): side for scope, name, side in rows if side != "NONE"}
+    return {(scope.lower(), name): side for scope, name, side in rows if side not in ("NONE", "BETWEEN")}
 
 
 class Counters:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
-import os
-import signal
-
-import pytest
 from conftest import BUILD, Millrace, Process, free_port, wait_for
-from faults import is_alive
+from faults import Sender, udp_drops, wait_settled
+
 
 
 class Config:
@@ -52,8 +49,37 @@ class Config:
         return r.stderr.splitlines()
 
 
+class Load:
+    """UDP from 64 ports and TCP on 8 connections that stay open, both numbered, until stop()."""
+
+    def __init__(self, bench, sink, pps=2000):
+        self.bench, self.sink = bench, sink
+        common = ("--pps", pps, "--bytes", 300, "--time", "120s")
+        self.senders = [Sender(bench, "--sources", 64, *common),
+                        Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, *common)]
+        sink.wait_lines(1000)
+
+    def go_on(self, lines=1000):
+        """Until so many more lines have arrived."""
+        here = self.sink.report()["lines"]
+        self.sink.wait_lines(here + lines)
+
+    def ends_exactly(self, millrace):
+        sent = [s.stop() for s in self.senders]
+        lines = sum(s["lines"] for s in sent)
+        report = self.sink.wait_lines(lines, key="distinct")
+        counters = wait_settled(millrace)
+        assert (report["distinct"], report["malformed"], report["doubles"]) == (lines, 0, 0)
+        assert counters.sum("input", "received_lines") == lines
+        assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops(), udp_drops(millrace.pid)) == (0, 0, 0, 0)
+        assert counters.sum("input", "dropped_stream_bytes") == counters.sum("input", "dropped_shutdown_lines") == 0
+        assert counters.unbalanced() == []
+        millrace.check()
+        return counters
+
+
 class Upgraded(Millrace):
-    """A millrace behind a link to its binary, which a test points elsewhere; the present master's pid is asked of it."""
+    """A millrace behind a link to its binary, which a test points elsewhere. An upgrade executes it in the same process."""
 
     def __init__(self, bench, text):
         self.binary = bench.path / "millrace"
@@ -76,33 +102,22 @@ class Upgraded(Millrace):
         return self.status()["pid"]
 
     def upgrade(self):
-        """By the control socket; the new master's pid, when the old one has ended."""
-        old = self.master
+        """By the control socket; the workers are the new program's when it answers, the process is the same."""
+        workers = set(self.worker_pids().values())
         r = self.ctl("upgrade", check=False)
         assert r.returncode == 0, r.stdout + r.stderr + "\n".join(self.err[-20:])
-        if old == self.p.pid:
-            self.p.wait(20)
-        wait_for(lambda: not is_alive(old), "the old master to end")
-        assert self.master != old
-        return self.master
+        assert self.master == self.pid and self.p.poll() is None
+        wait_for(lambda: not workers & set(self.worker_pids().values()), "the workers before to end")
+        return self.pid
 
-    def finish(self):
-        """The last master balances and ends; what the first one left is its exit code."""
-        last = self.master
-        self.check()
-        os.kill(last, signal.SIGTERM)
-        wait_for(lambda: not is_alive(last), "the last master to end")
-        assert self.p.wait(20) == 0, "\n".join(self.err[-60:])
-        for line in self.err:
-            if " ERROR " in line and not any(e in line for e in self.expected_errors):
-                pytest.fail(line)
-
-    def kill(self):
-        if self.control.exists():
-            r = self.ctl("pages", check=False)
-            if r.returncode == 0:
-                os.kill(int(r.stdout.split()[-1]), signal.SIGKILL)
-        super().kill()
+    def refuse_upgrade(self):
+        """An upgrade that changes nothing; its lines."""
+        workers = self.worker_pids()
+        r = self.ctl("upgrade", check=False)
+        assert r.returncode == 1 and "Nothing has changed" in r.stderr, r.stdout + r.stderr
+        assert self.master == self.pid and self.worker_pids() == workers
+        self.expected_errors.append("upgrade: ")
+        return r.stderr.splitlines()
 
 
 def master_counters(millrace):

@@ -243,3 +243,61 @@ def test_the_port_is_free_again_at_once(bench):
             backend.wait_lines(life + 1)
         wait_for(lambda: all(i["open_connections"] == 0 for i in millrace.status()["inputs"]), "it to be closed")
         millrace.finish()
+
+
+def test_all_addresses_of_a_name(bench):
+    """`localhost` is what the system says it is: each of its addresses is bound, and the log has them in numbers."""
+    backend = Collector(bench)
+    bench.port = free_port()
+    known = {info[4][0] for info in socket.getaddrinfo("localhost", bench.port, type=socket.SOCK_DGRAM)}
+    millrace = bench.millrace(conf=config({"in": {"type": "udp", "bind": f"localhost:{bench.port}", "to": "out"}},
+                                          {"out": statsite(backend.addresses)}, workers=2))
+    for address in known:
+        shown = f"[{address}]" if ":" in address else address
+        assert any(f"listening on udp {shown}:{bench.port} " in line for line in millrace.err), millrace.err
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as s:
+            s.sendto(b"from.%s:1|c" % address.replace(":", "-").encode(), (address, bench.port))
+    assert len(backend.wait_lines(len(known))) == len(known)
+
+
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+@pytest.mark.parametrize("first,second", [("0.0.0.0", "[::]"), ("[::]", "0.0.0.0")])
+def test_both_families(bench, transport, first, second):
+    """[::] alone takes IPv4, too; beside 0.0.0.0 it leaves IPv4 to that one."""
+    backend = Collector(bench)
+    bench.port = free_port()
+    bench.millrace(conf=config({"in": {"type": transport, "bind": [f"{first}:{bench.port}", f"{second}:{bench.port}"],
+                                       "to": "out"}}, {"out": statsite(backend.addresses)}, workers=2))
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family, socket.SOCK_DGRAM if transport == "udp" else socket.SOCK_STREAM) as s:
+            s.connect((address, bench.port))
+            s.send(b"a:1|c\n")
+    assert len(backend.wait_lines(2)) == 2
+
+
+@pytest.mark.parametrize("transport", ["unix", "unixgram"])
+def test_a_socket_file_that_somebody_removed(bench, transport):
+    """It is noticed, said once, and bound anew; what has replaced it at the end is left alone."""
+    backend = Collector(bench)
+    path = bench.path / "in.sock"
+    kind = socket.SOCK_STREAM if transport == "unix" else socket.SOCK_DGRAM
+    millrace = bench.millrace(conf=config({"in": {"type": transport, "bind": str(path), "to": "out"}},
+                                          {"out": statsite(backend.addresses)}, workers=2))
+    with socket.socket(socket.AF_UNIX, kind) as before:
+        before.connect(str(path))
+        before.send(b"a.1:1|c\n")
+        backend.wait_lines(1)
+        path.unlink()
+        millrace.wait_line("reload: 0 changes, applied by new endpoints")
+        before.send(b"a.2:1|c\n") if transport == "unix" else None
+    with socket.socket(socket.AF_UNIX, kind) as after:
+        after.connect(str(path))
+        after.send(b"a.3:1|c\n")
+    assert len(backend.wait_lines(3 if transport == "unix" else 2)) >= 2
+    assert sum("was removed or replaced" in line for line in millrace.err) == 1
+    path.unlink()
+    path.write_text("somebody else's")
+    millrace.wait_line("reload: .*something that is no socket has this path")
+    millrace.expected_errors = ["reload: "]
+    millrace.finish()
+    assert path.read_text() == "somebody else's"

@@ -210,7 +210,13 @@ def test_killed_during_start(bench):
 @pytest.mark.skipif("san" in BUILD.name, reason="a limit of address space does not go with AddressSanitizer")
 def test_slot_that_can_never_start_leaves_the_others_serving(bench):
     """Its next tenant says FATAL (no memory for its queues): not started again, its sockets are lent for good."""
-    millrace, numbers = start(bench, 2)
+    sink = bench.sink("--number", ports=2)
+    millrace = bench.millrace(conf=f"""
+workers: 2
+inputs: {{ udp: {{ type: udp, bind: "127.0.0.1:{{port}}", to: [out] }} }}
+outputs: {{ out: {{ type: statsite, backends: ["{sink.addresses[0]}", "{sink.addresses[1]}"], memory_limit: 4GiB }} }}
+""")  # more than the receive batches of others, which a worker gives up
+    numbers = Numbers(bench, sink)
     millrace.expected_errors = ["cannot work: Cannot map", "lower memory_limit"]
     size = int(open(f"/proc/{millrace.pid}/statm").read().split()[0]) * 4096
     resource.prlimit(millrace.pid, resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))

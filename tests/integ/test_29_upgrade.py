@@ -41,11 +41,7 @@ def run_upgrades(bench, good, bad, pps):
         is_bad = i % (good // bad + 1) == 1 and i // (good // bad + 1) < bad
         if is_bad:
             millrace.point_at(broken(bench, faults[i % len(faults)]))
-            old, pids = millrace.master, wait_ready(millrace)
-            r = millrace.ctl("upgrade", check=False)
-            assert r.returncode == 1 and "Nothing has changed" in r.stderr
-            assert millrace.master == old and wait_ready(millrace) == pids
-            millrace.expected_errors.append("upgrade: ")
+            millrace.refuse_upgrade()
             millrace.point_at(BUILD / "millrace")
         else:
             millrace.upgrade()
@@ -147,3 +143,49 @@ def test_a_broken_file_and_fewer_workers_change_nothing(bench):
     config.write(good)
     lines = bench.replay("--number", "--lines", 2000, "--sources", 64)["lines"]
     assert sink.wait_lines(lines)["distinct"] == lines
+
+
+def test_clients_that_wait_and_clients_that_go(bench):
+    """Who waits for an answer keeps his place whoever else comes, and gets it; who goes away meanwhile is forgotten."""
+    backend = Collector(bench)
+    config, millrace = start(bench, backend.addresses)
+    old, pids = millrace.master, wait_ready(millrace)
+    millrace.expected_errors.append("upgrade: ")
+    fifo = bench.path / "fifo"
+    os.mkfifo(fifo)
+    millrace.point_at(broken(bench, f"read word < {fifo}; exit 1"))
+
+    def connect(words=b""):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(20)
+        s.connect(str(millrace.control))
+        s.sendall(words)
+        return s
+
+    def slow_upgrade(n):
+        asker = connect(b"upgrade\n")
+        wait_for(lambda: sum("upgrade: starting" in line for line in millrace.err) == n, "the new program to be started")
+        return asker
+
+    def end_it():
+        with open(fifo, "w") as f:
+            f.write("on\n")
+
+    asker = slow_upgrade(1)
+    others = [connect() for _ in range(20)]
+    assert millrace.ctl("log", "info").returncode == 0  # they leave room for who asks
+    end_it()
+    assert b"Nothing has changed" in asker.recv(4096)
+    for s in others:
+        s.setblocking(False)
+        try:
+            assert s.recv(100) == b""  # evicted; it asked nothing
+        except BlockingIOError:
+            pass
+        s.close()
+    slow_upgrade(2).close()
+    for s in [connect() for _ in range(20)]:
+        s.close()
+    end_it()
+    wait_for(lambda: sum("Nothing has changed" in line for line in millrace.err) == 2, "the end of the second upgrade")
+    assert (millrace.master, wait_ready(millrace)) == (old, pids)

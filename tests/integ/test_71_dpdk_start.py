@@ -56,6 +56,15 @@ def test_more_queues_than_workers(veth, bench):  # noqa: F811
     assert "over 4 queues, and with 2 workers some would never be read; set workers: 4" in text
 
 
+def test_devices_of_two_drivers(bench):
+    """One sentence, at the check: what the options of an input mean depends on who reads it."""
+    file = bench.path / "mixed.yaml"
+    file.write_text('inputs: { tap: { type: capture, interface: [lo, "0000:fe:1f.7"], to: out } }\noutputs:' + OUT)
+    r = subprocess.run([BUILD / "millrace", "-t", "-c", file], capture_output=True, text=True, timeout=30)
+    assert r.returncode == 1, r.stderr
+    assert 'inputs.tap.interface: "lo" and "0000:fe:1f.7" are not read by the same driver' in r.stderr
+
+
 def test_wrong_filter(bench):
     text = conf(NO_HUGE, 1, port="net_ring0", options='filter: "udp and and"', outputs=OUT)
     file = bench.path / "t.yaml"

@@ -234,6 +234,24 @@ def test_not_root(bench):
 
 
 @needs_root
+def test_root_without_capabilities(bench):
+    """docker run --cap-drop ALL: one sentence that says how to start it; as the user, and as root on purpose, it serves."""
+    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{bench.port or 18128}", "--backend", "127.0.0.1:1", "--workers", "1",
+             "--http", "off"]
+    drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    r = subprocess.run([*drop, *words], capture_output=True, text=True, timeout=20)
+    errors = [line for line in r.stderr.splitlines() if " ERROR " in line]
+    assert r.returncode == 1 and len(errors) == 1, r.stderr
+    assert "without CAP_SETUID and CAP_SETGID" in errors[0] and "runAsUser: 65534" in errors[0]
+    for how in ["--reuid=65534", "--regid=65534", "--clear-groups"], []:
+        millrace = bench.run(*drop, *how, *words, *([] if how else ["--user", "root"]))
+        millrace.wait_line("millrace is serving")
+        millrace.send_signal(signal.SIGTERM)
+        assert millrace.wait() == 0, millrace.err
+    millrace.wait_line("WARN master: workers are root")
+
+
+@needs_root
 def test_control_group(bench):
     """Members of the group may ask, others may not."""
     backend = Collector(bench)

@@ -20,7 +20,7 @@ def metrics():
     names = set()
     for scope, row, kind in re.findall(r"^COUNTER\((\w+), (\w+), (\w+),", (ROOT / "include/tbl/counter.def").read_text(), re.M):
         seconds = re.sub("_us$", "_seconds", row)
-        names.add(f"millrace_{scope.lower()}_{seconds}" + ("" if kind == "GAUGE" else "_total"))
+        names.add(f"millrace_{scope.lower()}_{seconds}" + ("" if kind in ("GAUGE", "STATE") else "_total"))
     return names
 
 

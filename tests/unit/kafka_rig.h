@@ -40,6 +40,8 @@ struct rig {
 };
 
 static struct rig *rig_now;
+static struct rig *rig_beside; /* whose cluster the next one has, too; it is stopped last */
+static const char *rig_input = "type: udp, bind: \"127.0.0.1:1\"";
 static unsigned rig_slot, rig_slots = 1; /* which worker the output believes to be in */
 
 static void rig_on_room(struct output *out)
@@ -82,11 +84,14 @@ static struct rig *rig_start(int partitions, const char *options, const char *pr
 	struct conf_errors errors;
 	struct err err = {""};
 	rig_now = r;
-	rig_mock(r, partitions);
+	if (rig_beside == NULL)
+		rig_mock(r, partitions);
+	else
+		r->mock = rig_beside->mock;
 	text_add(&yaml,
-		 "inputs: { in: { type: udp, bind: \"127.0.0.1:1\", to: out } }\n"
+		 "inputs: { in: { %s, to: out } }\n"
 		 "outputs: { out: { type: kafka, topic: t, %s, properties: { bootstrap.servers: \"%s\"%s%s } } }\n",
-		 options, rd_kafka_mock_cluster_bootstraps(r->mock), properties[0] ? ", " : "", properties);
+		 rig_input, options, rd_kafka_mock_cluster_bootstraps(r->mock), properties[0] ? ", " : "", properties);
 	r->cf = conf_load_bytes("test", yaml.s, yaml.len, NULL, &errors);
 	ck_assert_msg(r->cf != NULL, "%s%s", errors.text.s, yaml.s);
 	text_free(&yaml);
@@ -98,7 +103,7 @@ static struct rig *rig_start(int partitions, const char *options, const char *pr
 	stats_name(r->stats, STATS_BACKEND, 0, "t", 0, 0, "kafka");
 	stats_name(r->stats, STATS_KAFKA, 0, "out", 0, 0, "messages");
 	r->copy = stats_copy_new(r->stats);
-	r->page = stats_slot_page(r->stats, 0);
+	r->page = stats_slot_page(r->stats, 0, 0);
 	r->out.loop = ev_loop_new(EVBACKEND_EPOLL);
 	r->out.page = r->page;
 	r->out.slot = rig_slot;
@@ -138,8 +143,8 @@ static void rig_turn(struct rig *r)
 		}                                                                                                      \
 	} while (0)
 
-/* A batch of n datagrams of `len` bytes that begin with their number. Returns how many were taken. */
-static unsigned rig_datagrams(struct rig *r, unsigned n, uint32_t len)
+/* A batch of n datagrams of `len` bytes that begin with their number. */
+static void rig_fill_datagrams(struct rig *r, unsigned n, uint32_t len)
 {
 	struct batch *b = &r->batch;
 	b->n_items = n;
@@ -153,9 +158,15 @@ static unsigned rig_datagrams(struct rig *r, unsigned n, uint32_t len)
 	}
 	r->in->received_datagrams += n;
 	r->in->to_outputs_datagrams += n;
-	r->out.type->send(&r->out, b);
+}
+
+/* Returns how many were taken. */
+static inline unsigned rig_datagrams(struct rig *r, unsigned n, uint32_t len)
+{
+	rig_fill_datagrams(r, n, len);
+	r->out.type->send(&r->out, &r->batch);
 	rig_check(r);
-	return b->taken[0];
+	return r->batch.taken[0];
 }
 
 static inline unsigned rig_lines(struct rig *r, unsigned n)
@@ -195,8 +206,10 @@ static void rig_stop(struct rig *r)
 	ck_assert_uint_eq(r->be->queued_records + r->be->in_flight_records + r->so->held_records, 0);
 	ev_loop_destroy(r->out.loop);
 	output_fini(&r->out);
-	rd_kafka_mock_cluster_destroy(r->mock);
-	rd_kafka_destroy(r->mock_rk);
+	if (r->mock_rk != NULL) {
+		rd_kafka_mock_cluster_destroy(r->mock);
+		rd_kafka_destroy(r->mock_rk);
+	}
 	stats_copy_free(r->copy);
 	stats_free(r->stats);
 	conf_free(r->cf);

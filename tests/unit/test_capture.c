@@ -24,7 +24,8 @@ START_TEST(text_of_the_filter)
 	       "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092) or (host 10.0.0.2 and "
 	       "port 9094)))"
 	       " and not (ip6 and greater 74 and tcp and ((host fd00::1 and port 9093))) and (vlan)");
-	expect("", "nonsense,:5,", "inbound");
+	/* a worker says who they are, and the master compiles it */
+	expect("", "nonsense,:5,localhost:1,10.0.0.1) or (tcp:1,[fe80::1%lo]:1,[::1 or tcp]:9", "inbound");
 }
 END_TEST
 

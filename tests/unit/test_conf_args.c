@@ -94,7 +94,7 @@ START_TEST(bad_flags)
 		{"--fork-count x", "--fork-count: \"x\" is not understood; allowed is a whole number from 0 to 256"},
 		{"-l loud", "--log-level: \"loud\" is not understood; allowed is one of error, warn, info, debug"},
 		{"--syslog=1x", "--syslog: \"1x\" is not understood; allowed is true or false"},
-		{"--rcvbuf 1", "--rcvbuf: \"1\" is out of range; allowed is a size from 4KiB to 1GiB"},
+		{"--rcvbuf 1", "--rcvbuf: \"1\" is out of range; allowed is auto or a size from 4KiB to 1GiB"},
 		{"--listen x",
 		 "--listen: \"x\" is no URL to read from; allowed is TYPE://ADDRESS with one of udp, tcp, unix, "
 		 "unixgram"},
@@ -221,7 +221,7 @@ START_TEST(bad_values_beside_a_file)
 	ck_assert_ptr_null(conf_load_bytes("f", bytes, strlen(bytes), &args, &errors));
 	ck_assert_str_eq(errors.text.s,
 			 "f: --workers: \"many\" is not understood; allowed is a whole number from 0 to 256\n"
-			 "f: --receive-buffer: \"1\" is out of range; allowed is a size from 4KiB to 1GiB\n");
+			 "f: --receive-buffer: \"1\" is out of range; allowed is auto or a size from 4KiB to 1GiB\n");
 	text_free(&errors.text);
 }
 END_TEST

@@ -15,12 +15,15 @@ static pid_t master = -1;
 
 /* -- the master --------------------------------------------------------------------------------------------------- */
 
-static void answer(int sock, const char *ask, int fd)
+static void answer(int sock, const char *ask, int main_fd)
 {
 	char text[128];
+	unsigned file;
 	snprintf(text, sizeof(text), "ok 1.2.3 %d\n", (int)getpid());
 	if (strcmp(ask, "pages\n") == 0)
-		net_send_fd(sock, text, strlen(text), fd);
+		net_send_fd(sock, text, strlen(text), main_fd);
+	else if (sscanf(ask, "page %u", &file) == 1 && file < stats_files(pages))
+		net_send_fd(sock, text, strlen(text), stats_reader_fd(pages, file));
 	else if (strcmp(ask, "log debug\n") == 0)
 		net_send_fd(sock, "ok\n", 3, -1);
 	else if (strcmp(ask, "drain\n") == 0) { /* in pieces */
@@ -30,18 +33,18 @@ static void answer(int sock, const char *ask, int fd)
 		net_send_fd(sock, "error no such level\n", 20, -1);
 }
 
-static _Noreturn void master_run(int listener, int fd)
+static _Noreturn void master_run(int listener, int main_fd)
 {
 	for (;;) {
 		char ask[256] = "";
 		int sock = accept(listener, NULL, NULL);
 		if (read(sock, ask, sizeof(ask) - 1) > 0)
-			answer(sock, ask, fd);
+			answer(sock, ask, main_fd);
 		close(sock);
 	}
 }
 
-static void master_start(int fd)
+static void master_start(int main_fd)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", socket_path);
@@ -50,7 +53,7 @@ static void master_start(int fd)
 	ck_assert_int_eq(listen(listener, 8), 0);
 	master = fork();
 	if (master == 0)
-		master_run(listener, fd);
+		master_run(listener, main_fd);
 	close(listener);
 }
 
@@ -65,7 +68,7 @@ static void master_end(void)
 
 static void pages_fill(void)
 {
-	struct stats_page *p = stats_slot_page(pages, 0), *m = stats_master_page(pages);
+	struct stats_page *p = stats_slot_page(pages, 0, 0), *m = stats_master_page(pages);
 	stats_name(pages, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(pages, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
 	stats_name(pages, STATS_BACKEND, 0, "10.0.0.1:8125", 0, 0, "tcp");
@@ -104,7 +107,7 @@ static void setup(void)
 	folder_make();
 	pages = stats_new(2, 0, &test_err);
 	pages_fill();
-	master_start(stats_reader_fd(pages, &test_err));
+	master_start(stats_reader_fd(pages, 0));
 }
 
 static void teardown(void)
@@ -173,7 +176,7 @@ START_TEST(test_check)
 	assert_contains("20 times");
 	ck_assert_int_eq(run("", "check --repeat 0"), 2);
 	ck_assert_int_eq(run("", "check --repeat x"), 2);
-	struct stats_page *p = stats_slot_page(pages, 0);
+	struct stats_page *p = stats_slot_page(pages, 0, 0);
 	stats_input(p, 0)->invalid_lines++;
 	stats_touch(p, STATS_INPUT, 0);
 	stats_publish(p);
@@ -210,16 +213,16 @@ START_TEST(test_drops)
 	ck_assert_int_eq(run("", "drops --seconds 0"), 2);
 	ck_assert_int_eq(run("", "drops --watch --seconds 2"), 2);
 	ck_assert_int_eq(run("", "drops all"), 2);
-	memset(stats_backend(stats_slot_page(pages, 0), 0), 0, sizeof(struct stats_backend));
-	memset(stats_input(stats_slot_page(pages, 0), 0), 0, sizeof(struct stats_input));
+	memset(stats_backend(stats_slot_page(pages, 0, 0), 0), 0, sizeof(struct stats_backend));
+	memset(stats_input(stats_slot_page(pages, 0, 0), 0), 0, sizeof(struct stats_input));
 	memset(stats_endpoint(stats_master_page(pages), 0), 0, sizeof(struct stats_endpoint));
 	for (unsigned i = 0; i < 30; i++) {
-		stats_backend(stats_slot_page(pages, 0), i)->failed_records = _i * (i + 1);
-		stats_touch(stats_slot_page(pages, 0), STATS_BACKEND, i);
+		stats_backend(stats_slot_page(pages, 0, 0), i)->failed_records = _i * (i + 1);
+		stats_touch(stats_slot_page(pages, 0, 0), STATS_BACKEND, i);
 	}
-	stats_touch(stats_slot_page(pages, 0), STATS_INPUT, 0);
+	stats_touch(stats_slot_page(pages, 0, 0), STATS_INPUT, 0);
 	stats_touch(stats_master_page(pages), STATS_ENDPOINT, 0);
-	stats_publish(stats_slot_page(pages, 0));
+	stats_publish(stats_slot_page(pages, 0, 0));
 	stats_publish(stats_master_page(pages));
 	ck_assert_int_eq(run("", "drops"), 0);
 	if (_i)

@@ -75,7 +75,7 @@ static void sample(unsigned seconds)
 {
 	struct stats_page *m = stats_master_page(st);
 	for (unsigned slot = 0; slot < SLOTS; slot++) {
-		struct stats_page *p = stats_slot_page(st, slot);
+		struct stats_page *p = stats_slot_page(st, slot, 0);
 		for (unsigned i = 0; i < 2; i++) {
 			stats_touch(p, STATS_BACKEND, i);
 			stats_touch(p, STATS_INPUT, i);
@@ -96,12 +96,12 @@ static void sample(unsigned seconds)
 
 static struct stats_input *input(unsigned slot)
 {
-	return stats_input(stats_slot_page(st, slot), 0);
+	return stats_input(stats_slot_page(st, slot, 0), 0);
 }
 
 static struct stats_backend *backend(unsigned slot, unsigned i)
 {
-	return stats_backend(stats_slot_page(st, slot), i);
+	return stats_backend(stats_slot_page(st, slot, 0), i);
 }
 
 static struct stats_endpoint *endpoint_of(unsigned slot)
@@ -231,7 +231,7 @@ START_TEST(packets)
 	input(0)->received_packets = 490;
 	backend(0, 0)->offered_records = 490;
 	backend(0, 0)->failed_records = 5;
-	stats_kafka(stats_slot_page(st, 0), 0)->failed_timed_out_records = 5;
+	stats_kafka(stats_slot_page(st, 0, 0), 0)->failed_timed_out_records = 5;
 	backend(0, 0)->dropped_memory_records = 7;
 	sample(0);
 	ASSERT_STEP(CARD, "packets", 1020, 20, 0, 0);
@@ -353,7 +353,7 @@ START_TEST(advice_held)
 {
 	sockets_drop();
 	input(0)->held = 1;
-	stats_output(stats_slot_page(st, 0), 0)->held_records = 3;
+	stats_output(stats_slot_page(st, 0, 0), 0)->held_records = 3;
 	usage[0].cpu_us = 990000;
 	sample(1);
 	assert_advice("output shards is full and holds input metrics back (overflow: block)");
@@ -408,7 +408,7 @@ START_TEST(advice_kafka)
 	}
 	sample(0);
 	assert_advice("no broker of raw/topic can be reached for 3 s");
-	stats_kafka(stats_slot_page(st, 0), 0)->failed_too_large_records = 50;
+	stats_kafka(stats_slot_page(st, 0, 0), 0)->failed_too_large_records = 50;
 	sample(0);
 	assert_advice("delivery lost 50.00 % (50 packets) since the start: raw: Failed: larger than message.max.bytes");
 }

@@ -126,6 +126,61 @@ START_TEST(fatal_producer)
 }
 END_TEST
 
+/* librdkafka reports 30 as delivered, of which the topic has 28: those that it cannot place are not counted so. */
+START_TEST(delivered_without_offset)
+{
+	static const rd_kafka_resp_err_t not_leader = RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION;
+	static const char *const properties[] = {
+	    "linger.ms: 0, retry.backoff.ms: 10",
+	    "linger.ms: 0, retry.backoff.ms: 10, acks: 0, enable.idempotence: false",
+	};
+	struct rig *r = rig_start(1, DATAGRAMS, properties[_i]);
+	int64_t low, high;
+	rig_datagrams(r, 1, 100);
+	RIG_UNTIL(r, r->be->delivered_records == 1);
+	rd_kafka_mock_broker_set_rtt(r->mock, 1, 100);
+	if (_i == 0)
+		rd_kafka_mock_push_request_errors(r->mock, RIG_PRODUCE, 3, not_leader, not_leader, not_leader);
+	for (unsigned i = 0; i < 30; i++, usleep(5000)) {
+		rig_datagrams(r, 1, 100);
+		rig_turn(r);
+	}
+	RIG_UNTIL(r, r->out.type->pending(&r->out) == 0);
+	ck_assert_int_eq(rd_kafka_query_watermark_offsets(r->k->producer->rk, "t", 0, &low, &high, 5000), 0);
+	ck_assert_uint_eq(r->be->delivered_records + r->be->unconfirmed_records, 31);
+	ck_assert_uint_le(r->be->delivered_records, (uint64_t)high);
+	ck_assert_uint_eq(r->be->unconfirmed_records == 0, _i == 1);
+	ck_assert_uint_eq(r->st->unconfirmed_messages, r->be->unconfirmed_records);
+	rig_stop(r);
+}
+END_TEST
+
+/* A topic is deleted and made again while librdkafka holds messages for it: they wait with the others. If it does not
+ * come, all fail when the time is over. */
+START_TEST(the_topic_goes_and_comes)
+{
+	struct rig *r = rig_start(2, DATAGRAMS, "topic.metadata.propagation.max.ms: 3000, linger.ms: 2000");
+	rig_datagrams(r, 64, 100);
+	RIG_UNTIL(r, r->be->delivered_records == 64);
+	rd_kafka_mock_broker_set_rtt(r->mock, 1, 10);
+	for (unsigned i = 0; i < 80; i++)
+		rig_datagrams(r, 64, 100);
+	ck_assert_uint_gt(r->st->in_flight_messages, 4000);
+	rd_kafka_mock_topic_set_error(r->mock, "t", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+	producer_ask(r->k->producer);
+	RIG_UNTIL(r, r->k->n_partitions == 0);
+	RIG_UNTIL(r, r->st->in_flight_messages < 1000);
+	ck_assert_uint_eq(r->be->failed_records, 0);
+	if (_i == 0)
+		rd_kafka_mock_topic_set_error(r->mock, "t", RD_KAFKA_RESP_ERR_NO_ERROR);
+	RIG_UNTIL(r, r->out.type->pending(&r->out) == 0);
+	ck_assert_uint_eq(r->be->delivered_records + r->be->failed_records, 81 * 64);
+	ck_assert_uint_eq(r->be->failed_records == 0, _i == 0);
+	ck_assert_uint_eq(r->be->failed_records, r->st->failed_unknown_topic_records);
+	rig_stop(r);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("kafka_again");
@@ -137,6 +192,8 @@ int main(void)
 	tcase_add_test(tc, too_large_for_the_topic);
 	tcase_add_test(tc, too_large_at_the_end);
 	tcase_add_test(tc, fatal_producer);
+	tcase_add_loop_test(tc, delivered_without_offset, 0, 2);
+	tcase_add_loop_test(tc, the_topic_goes_and_comes, 0, 2);
 	suite_add_tcase(s, tc);
 	SRunner *sr = srunner_create(s);
 	srunner_run_all(sr, CK_NORMAL);

@@ -19,8 +19,8 @@ static struct message *put(struct builder *b, struct pool *pool, uint32_t len, c
 	if (m == NULL)
 		return NULL;
 	m->records = 2;
-	memset(message_value(m, origin->is_wanted), 'v', len);
-	builder_end_message(b, m, len, origin->is_wanted);
+	memset(message_bytes(m), 'v', len);
+	builder_end_message(b, m, len);
 	return m;
 }
 
@@ -40,7 +40,7 @@ START_TEST(chunks_live_as_long_as_their_messages)
 	ck_assert_uint_lt(n, 900);
 	for (unsigned i = 0; i < n; i++)
 		for (unsigned k = 0; k < 301; k++)
-			ck_assert_int_eq(message_value(messages[i], _i)[k], 'v');
+			ck_assert_int_eq(message_value(messages[i])[k], 'v');
 	for (unsigned i = 0; i < n; i++)
 		message_free(&pool, messages[i]);
 	ck_assert_uint_eq(pool_free_slabs(&pool), 3); /* the builder's is kept */
@@ -235,7 +235,7 @@ START_TEST(warnings_are_no_errors)
 	if (rd_kafka_version() < 0x02060100)
 		ck_assert_ptr_nonnull(strstr(errors.s, "f:5: outputs.raw.properties.sasl.mechanisms: librdkafka "));
 	else
-		ck_assert_ptr_null(errors.s);
+		ck_assert_uint_eq(errors.len, 0);
 	text_free(&errors);
 }
 END_TEST

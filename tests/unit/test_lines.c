@@ -16,7 +16,7 @@ static char buf[ROOM + BATCH_SLACK];
 static struct line out[4096];
 
 /* Each test runs once for each way of looking, `_i`. */
-#define ADD_FOR_EACH_SCAN(tc, test) tcase_add_loop_test(tc, test, LINES_SCAN_PORTABLE, LINES_SCAN_AVX2 + 1)
+#define ADD_FOR_EACH_SCAN(tc, test) tcase_add_loop_test(tc, test, LINES_SCAN_PORTABLE, LINES_SCANS)
 #define SKIP_WITHOUT_SCAN                                                                                              \
 	if (!lines_scan_works((enum lines_scan)_i))                                                                    \
 	return

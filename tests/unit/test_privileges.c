@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/vm_sockets.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -20,6 +19,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <linux/vm_sockets.h> /* needs sys/socket.h before it */
 
 #define OR_EXIT(cond)                                                                                                  \
 	do {                                                                                                           \

@@ -58,12 +58,71 @@ START_TEST(close_slowly)
 }
 END_TEST
 
+/* A small tree of /proc and mounts; `files` are pairs of path and content. */
+static struct cgroup_limits limits_of(const char *const *files)
+{
+	char root[] = "/tmp/test_proc.XXXXXX", command[600];
+	ck_assert_ptr_nonnull(mkdtemp(root));
+	for (; *files; files += 2) {
+		char path[256];
+		snprintf(path, sizeof(path), "%s/%s", root, files[0]);
+		snprintf(command, sizeof(command), "mkdir -p $(dirname %s)", path);
+		ck_assert_int_eq(system(command), 0);
+		FILE *f = fopen(path, "w");
+		ck_assert_ptr_nonnull(f);
+		fputs(files[1], f);
+		fclose(f);
+	}
+	struct cgroup_limits l;
+	cgroup_limits(root, &l);
+	snprintf(command, sizeof(command), "rm -rf %s", root);
+	ck_assert_int_eq(system(command), 0);
+	return l;
+}
+
+#define MOUNT2(shown) "31 23 0:28 / /sys rw - sysfs sysfs rw\n41 31 0:38 " shown " /cg rw,relatime - cgroup2 cgroup2 rw\n"
+#define MOUNT1(shown)                                                                                                  \
+	"32 31 0:29 " shown " /cg/cpu,cpuacct rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n"                            \
+	"33 31 0:30 " shown " /cg/memory rw - cgroup cgroup rw,memory\n34 31 0:31 / /cg/cpuset rw - cgroup cgroup "    \
+	"rw,cpuset\n"
+#define LIMITS(cpus_, memory_, ...)                                                                                    \
+	do {                                                                                                           \
+		struct cgroup_limits l = limits_of((const char *const[]){__VA_ARGS__, NULL});                          \
+		ck_assert_double_eq(l.cpus, cpus_);                                                                    \
+		ck_assert_uint_eq(l.memory_bytes, memory_);                                                            \
+	} while (0)
+#define INFO   "proc/self/mountinfo"
+#define CGROUP "proc/self/cgroup"
+
+START_TEST(limits_of_cgroups)
+{
+	LIMITS(0, 0, CGROUP, "0::/\n");
+	LIMITS(0, 0, INFO, MOUNT2("/"), CGROUP, "0::/a\n", "cg/a/cpu.max", "max 100000\n", "cg/a/memory.max", "max\n");
+	LIMITS(0.5, 134217728, INFO, MOUNT2("/"), CGROUP, "0::/a/b\n", "cg/a/b/cpu.max", "50000 100000\n",
+	       "cg/a/b/memory.max", "134217728\n");
+	/* the least of those above holds, also where our own says nothing */
+	LIMITS(1.5, 1000, INFO, MOUNT2("/"), CGROUP, "0::/a/b\n", "cg/a/b/cpu.max", "400000 100000\n", "cg/a/cpu.max",
+	       "150000 100000\n", "cg/a/memory.max", "1000\n", "cg/a/b/memory.max", "max\n");
+	/* a container sees its own part, with or without a namespace of cgroups */
+	LIMITS(2, 7, INFO, MOUNT2("/"), CGROUP, "0::/\n", "cg/cpu.max", "200000 100000\n", "cg/memory.max", "7\n");
+	LIMITS(2, 7, INFO, MOUNT2("/docker/x"), CGROUP, "0::/docker/x\n", "cg/cpu.max", "200000 100000\n",
+	       "cg/memory.max", "7\n");
+	LIMITS(2, 0, INFO, MOUNT2("/"), CGROUP, "0::/../../x\n", "cg/cpu.max", "200000 100000\n");
+	LIMITS(0.25, 4096, INFO, MOUNT1("/"), CGROUP, "4:memory:/m\n3:cpu,cpuacct:/c\n2:cpuset:/c\n0::/\n",
+	       "cg/cpu,cpuacct/c/cpu.cfs_quota_us", "25000\n", "cg/cpu,cpuacct/c/cpu.cfs_period_us", "100000\n",
+	       "cg/memory/m/memory.limit_in_bytes", "4096\n", "cg/memory/memory.limit_in_bytes", "9223372036854771712\n");
+	LIMITS(0, 0, INFO, MOUNT1("/"), CGROUP, "3:cpu,cpuacct:/c\n", "cg/cpu,cpuacct/c/cpu.cfs_quota_us", "-1\n",
+	       "cg/cpu,cpuacct/c/cpu.cfs_period_us", "100000\n");
+	LIMITS(0, 0, INFO, MOUNT2("/"), CGROUP, "0::/a\n", "cg/a/cpu.max", "\n", "cg/a/memory.max", "-1x");
+}
+END_TEST
+
 START_TEST(cpus_and_title)
 {
 	ck_assert_uint_ge(proc_cpus(), 1);
 	cpu_set_t set, one;
 	ck_assert_int_eq(sched_getaffinity(0, sizeof(set), &set), 0);
-	ck_assert_uint_eq(proc_cpus(), (unsigned)CPU_COUNT(&set));
+	ck_assert_uint_le(proc_cpus(), (unsigned)CPU_COUNT(&set)); /* less with a quota */
 	CPU_ZERO(&one);
 	for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
 		if (CPU_ISSET(i, &set))
@@ -111,6 +170,7 @@ int main(void)
 	tcase_add_exit_test(tc, close_others, 0);
 	tcase_add_exit_test(tc, close_slowly, 0);
 	tcase_add_test(tc, standard_descriptors);
+	tcase_add_test(tc, limits_of_cgroups);
 	tcase_add_test(tc, cpus_and_title);
 	tcase_add_test(tc, clocks);
 	suite_add_tcase(suite, tc);

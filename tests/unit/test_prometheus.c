@@ -43,7 +43,7 @@ static void take(void)
 
 static void publish(unsigned slot, enum stats_scope scope, unsigned index)
 {
-	struct stats_page *p = scope < STATS_MASTER ? stats_slot_page(st, slot) : stats_master_page(st);
+	struct stats_page *p = scope < STATS_MASTER ? stats_slot_page(st, slot, 0) : stats_master_page(st);
 	stats_touch(p, scope, index);
 	stats_publish(p);
 }
@@ -58,10 +58,10 @@ static void assert_line(const char *line)
 START_TEST(test_sums)
 {
 	for (unsigned slot = 0; slot < 2; slot++) {
-		stats_input(stats_slot_page(st, slot), 0)->received_lines = 10 + slot;
-		stats_backend(stats_slot_page(st, slot), 0)->up = 1;
-		stats_backend(stats_slot_page(st, slot), 0)->dropped_queue_full_records = 7;
-		stats_worker(stats_slot_page(st, slot))->loops = 5 + slot;
+		stats_input(stats_slot_page(st, slot, 0), 0)->received_lines = 10 + slot;
+		stats_backend(stats_slot_page(st, slot, 0), 0)->up = 1;
+		stats_backend(stats_slot_page(st, slot, 0), 0)->dropped_queue_full_records = 7;
+		stats_worker(stats_slot_page(st, slot, 0))->loops = 5 + slot;
 		publish(slot, STATS_INPUT, 0);
 		publish(slot, STATS_BACKEND, 0);
 		publish(slot, STATS_WORKER, 0);
@@ -147,7 +147,7 @@ START_TEST(test_brokers)
 	for (unsigned slot = 0; slot < 2; slot++)
 		for (unsigned i = 0; i < 2; i++) {
 			unsigned index = STATS_BROKERS_MAX + i, node = slot ? 7 + i : 8 - i;
-			*stats_broker(stats_slot_page(st, slot), index) = (struct stats_broker){
+			*stats_broker(stats_slot_page(st, slot, 0), index) = (struct stats_broker){
 			    .node = node, .is_known = 1, .state = node == 7 ? 2 : 1 + slot, .disconnects = node};
 			publish(slot, STATS_BROKER, index);
 		}

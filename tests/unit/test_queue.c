@@ -14,6 +14,7 @@
 
 #include "../../src/output/pool.c"
 #include "../../src/output/queue.c"
+#include "../../src/output/region.c"
 
 enum { MODEL_LINES = 70000, N_QUEUES = 4 };
 
@@ -29,7 +30,7 @@ struct model {
 };
 
 static struct model models[N_QUEUES];
-static struct pool pool;
+static struct pool pools[2], *pool_now = pools; /* of a worker, and of the one before */
 static uint64_t seed;
 static uint32_t next_id;
 
@@ -115,13 +116,13 @@ static void do_put(struct model *m, uint32_t len)
 	if (m->first + m->n == MODEL_LINES)
 		return;
 	if (!queue_put(&m->q, text, len)) {
-		uint64_t free_slabs = pool_free_slabs(&pool);
+		uint64_t free_slabs = pool_free_slabs(pool_now);
 		switch (queue_reserve(&m->q, len)) {
 		case QUEUE_FULL:
 			MUST(model_bytes(m, m->first, m->n) + len + 1 > m->q.limit_bytes);
 			return;
 		case QUEUE_NO_MEMORY:
-			MUST(free_slabs <= pool.reserve || free_slabs == 0);
+			MUST(free_slabs <= pool_now->reserve || free_slabs == 0);
 			return;
 		case QUEUE_ROOM:
 			MUST(queue_put(&m->q, text, len));
@@ -181,6 +182,55 @@ static void do_clear(struct model *m)
 	m->sent = m->acked = 0;
 }
 
+/* What one worker holds as the next one finds it: chunks made anew over the same memory. */
+static void take_part(struct pool *to, const struct queue_part *from, struct queue_part *part)
+{
+	for (const struct chunk *c = from->head; c != NULL; c = c->next) {
+		struct region *r = region_open(to, dup(c->region->fd), c->region->size, 1);
+		MUST(r != NULL && r->id == c->region->id);
+		struct chunk *mine = region_chunk(to, r, (uint64_t)(c->bytes - c->region->bytes), c->room);
+		MUST(mine != NULL);
+		mine->begin = c->begin;
+		mine->used = c->used;
+		mine->lines = c->lines;
+		queue_part_add(part, mine);
+		if (c == from->send)
+			part->send = mine;
+	}
+	part->ack_off = from->ack_off;
+	part->ack_lines = from->ack_lines;
+	part->line_off = from->line_off;
+	part->send_off = from->send_off;
+	part->send_lines = from->send_lines;
+	MUST(queue_part_check(part));
+	MUST(part->held_bytes == from->held_bytes && part->held_lines == from->held_lines);
+	MUST(part->flight_bytes == from->flight_bytes && part->flight_lines == from->flight_lines);
+}
+
+/* All queues go on in the pool of the next worker. */
+static void do_hand_over(void)
+{
+	struct pool *last = pool_now;
+	pool_now = last == pools ? pools + 1 : pools;
+	MUST(pool_init(pool_now, (uint64_t)last->n_slabs * POOL_SLAB_BYTES, NULL) == 0);
+	for (int i = 0; i < N_QUEUES; i++) {
+		struct model *m = &models[i];
+		struct queue was = m->q;
+		struct queue_part from, part = {0};
+		queue_part_of(&was, &from);
+		take_part(pool_now, &from, &part);
+		queue_forget(&was);
+		MUST(queue_held_bytes(&was) == 0 && was.n_chunks == 0);
+		queue_init(&m->q, pool_now, was.limit_bytes);
+		m->put = m->n;
+		m->delivered = m->dropped = 0;
+		queue_prepend(&m->q, &part);
+	}
+	region_awaited_no_more(pool_now, 1);
+	MUST(last->used_bytes == 0 && LIST_EMPTY(&last->regions));
+	pool_fini(last);
+}
+
 static uint32_t some_length(void)
 {
 	switch (rnd(100)) {
@@ -219,8 +269,10 @@ static void one_operation(struct model *m)
 		do_clear(m);
 	} else if (op == 98) {
 		queue_set_watermark(&m->q, rnd(2) ? UINT64_MAX : 65536);
+	} else if (rnd(8)) {
+		pool_trim(pool_now);
 	} else {
-		pool_trim(&pool);
+		do_hand_over();
 	}
 	check_model(m);
 	if (rnd(16) == 0)
@@ -230,10 +282,10 @@ static void one_operation(struct model *m)
 static void run_random(uint64_t start, uint64_t pool_bytes, unsigned operations)
 {
 	seed = start;
-	MUST(pool_init(&pool, pool_bytes, NULL) == 0);
+	MUST(pool_init(pool_now, pool_bytes, NULL) == 0);
 	memset(models, 0, sizeof(models));
 	for (int i = 0; i < N_QUEUES; i++)
-		queue_init(&models[i].q, &pool, (i + 1) * 128 * KIB);
+		queue_init(&models[i].q, pool_now, (i + 1) * 128 * KIB);
 	for (unsigned i = 0; i < operations; i++)
 		one_operation(&models[rnd(N_QUEUES)]);
 	for (int i = 0; i < N_QUEUES; i++) {
@@ -241,10 +293,10 @@ static void run_random(uint64_t start, uint64_t pool_bytes, unsigned operations)
 		do_clear(&models[i]);
 		check_model(&models[i]);
 	}
-	MUST(pool.used_bytes == 0);
-	MUST(pool_free_slabs(&pool) == pool.n_slabs);
-	MUST(pool.partial == NONE);
-	pool_fini(&pool);
+	MUST(pool_now->used_bytes == 0);
+	MUST(pool_free_slabs(pool_now) == pool_now->n_slabs);
+	MUST(pool_now->partial == NONE);
+	pool_fini(pool_now);
 }
 
 START_TEST(random_roomy)
@@ -267,8 +319,8 @@ START_TEST(lines_and_positions)
 	struct queue q;
 	struct iovec iov[4];
 	char text[128] = "abcdefgh";
-	MUST(pool_init(&pool, MIB, NULL) == 0);
-	queue_init(&q, &pool, MIB);
+	MUST(pool_init(pool_now, MIB, NULL) == 0);
+	queue_init(&q, pool_now, MIB);
 	MUST(!queue_put(&q, text, 3)); /* an empty queue holds no chunk */
 	MUST(queue_unsent(&q, iov, 4, 100) == 0);
 	MUST(queue_drop_oldest(&q, 1) == 0);
@@ -278,7 +330,7 @@ START_TEST(lines_and_positions)
 		MUST(queue_reserve(&q, 3) == QUEUE_ROOM);
 		MUST(queue_put(&q, text, 3));
 	}
-	MUST(pool.used_bytes == POOL_PAGE_BYTES);
+	MUST(pool_now->used_bytes == POOL_PAGE_BYTES);
 	MUST(queue_unsent(&q, iov, 4, 100) == 1);
 	MUST(memcmp(iov[0].iov_base, "abc\nabc\nabc\n", 12) == 0);
 	queue_sent(&q, 6); /* a line, and half of the second */
@@ -292,9 +344,46 @@ START_TEST(lines_and_positions)
 	MUST(iov[0].iov_len == 4);
 	queue_sent(&q, 4);
 	queue_acked(&q, 4);
-	MUST(pool.used_bytes == 0);
+	MUST(pool_now->used_bytes == 0);
 	MUST(q.done_lines == 3);
-	pool_fini(&pool);
+	pool_fini(pool_now);
+}
+END_TEST
+
+/* Lines that came before the queue of the worker before did: they go behind it, dropped ones are not among them. */
+START_TEST(prepended)
+{
+	struct queue q[2];
+	struct queue_part from, part = {0};
+	struct iovec iov[4];
+	struct pool next;
+	char text[128] = "abcdefgh";
+	MUST(pool_init(pool_now, MIB, NULL) == 0 && pool_init(&next, MIB, NULL) == 0);
+	queue_init(&q[0], pool_now, MIB);
+	queue_init(&q[1], &next, MIB);
+	for (int i = 0; i < 6; i++)
+		MUST(queue_reserve(&q[i / 3], 3 + (uint32_t)(i / 3)) == QUEUE_ROOM &&
+		     queue_put(&q[i / 3], text, 3 + (uint32_t)(i / 3)));
+	MUST(queue_drop_oldest(&q[1], 5) == 1);
+	queue_sent(&q[0], 6);
+	queue_acked(&q[0], 5);
+	queue_part_of(&q[0], &from);
+	MUST(queue_part_is_mid_line(&from));
+	take_part(&next, &from, &part);
+	queue_prepend(&q[1], &part);
+	queue_forget(&q[0]);
+	region_awaited_no_more(&next, 1);
+	MUST(pool_now->used_bytes == 0 && q[1].done_lines == 1 && queue_flight_lines(&q[1]) == 1);
+	MUST(queue_unsent_lines(&q[1]) == 3 && queue_held_bytes(&q[1]) == 8 + 10);
+	MUST(queue_unsent(&q[1], iov, 4, 100) == 2);
+	MUST(iov[0].iov_len == 6 && memcmp(iov[0].iov_base, "c\nabc\n", 6) == 0);
+	MUST(iov[1].iov_len == 10 && memcmp(iov[1].iov_base, "abcd\nabcd\n", 10) == 0);
+	queue_sent(&q[1], 16);
+	queue_acked(&q[1], 17);
+	MUST(queue_held_bytes(&q[1]) == 0 && q[1].done_lines == 5 && next.used_bytes == 0);
+	MUST(LIST_EMPTY(&next.regions));
+	pool_fini(&next);
+	pool_fini(pool_now);
 }
 END_TEST
 
@@ -304,29 +393,29 @@ START_TEST(many_small_queues)
 	enum { MANY = 10000 };
 	struct queue *qs = calloc(MANY, sizeof(*qs));
 	char text[128] = "some.key:1|c";
-	MUST(pool_init(&pool, 64 * MIB, NULL) == 0);
-	queue_init(&qs[0], &pool, GIB);
+	MUST(pool_init(pool_now, 64 * MIB, NULL) == 0);
+	queue_init(&qs[0], pool_now, GIB);
 	while (queue_reserve(&qs[0], 12) == QUEUE_ROOM)
 		MUST(queue_put(&qs[0], text, 12));
-	MUST(pool_free_slabs(&pool) == pool.reserve);
+	MUST(pool_free_slabs(pool_now) == pool_now->reserve);
 	for (int i = 1; i <= 1000; i++) {
-		queue_init(&qs[i], &pool, GIB);
+		queue_init(&qs[i], pool_now, GIB);
 		MUST(queue_reserve(&qs[i], 12) == QUEUE_ROOM);
 		MUST(queue_put(&qs[i], text, 12));
 	}
 	queue_clear(&qs[0]);
 	for (int i = 1001; i < MANY; i++) {
-		queue_init(&qs[i], &pool, GIB);
+		queue_init(&qs[i], pool_now, GIB);
 		MUST(queue_reserve(&qs[i], 12) == QUEUE_ROOM);
 		MUST(queue_put(&qs[i], text, 12));
 	}
-	MUST(pool.used_bytes == (MANY - 1) * (uint64_t)POOL_PAGE_BYTES);
-	MUST(pool_has_chunk(&pool, CHUNK_SMALL_ROOM, false));
+	MUST(pool_now->used_bytes == (MANY - 1) * (uint64_t)POOL_PAGE_BYTES);
+	MUST(pool_has_chunk(pool_now, CHUNK_SMALL_ROOM, false));
 	for (int i = 1; i < MANY; i++)
 		queue_clear(&qs[i]);
-	MUST(pool_free_slabs(&pool) == pool.n_slabs);
+	MUST(pool_free_slabs(pool_now) == pool_now->n_slabs);
 	free(qs);
-	pool_fini(&pool);
+	pool_fini(pool_now);
 }
 END_TEST
 
@@ -344,8 +433,8 @@ START_TEST(memory_comes_back)
 	struct queue q;
 	static char text[2000];
 	memset(text, 'x', sizeof(text));
-	MUST(pool_init(&pool, 256 * MIB, NULL) == 0);
-	queue_init(&q, &pool, GIB);
+	MUST(pool_init(pool_now, 256 * MIB, NULL) == 0);
+	queue_init(&q, pool_now, GIB);
 	uint64_t before = resident_bytes();
 	for (int i = 0; i < 60000; i++) {
 		MUST(queue_reserve(&q, 1900) == QUEUE_ROOM);
@@ -354,23 +443,23 @@ START_TEST(memory_comes_back)
 	MUST(resident_bytes() > before + 100 * MIB);
 	queue_clear(&q);
 	int calls = 1;
-	while (pool_trim(&pool))
+	while (pool_trim(pool_now))
 		MUST(++calls < 50);
-	MUST(!pool_is_fat(&pool));
+	MUST(!pool_is_fat(pool_now));
 	MUST(resident_bytes() < before + 8 * MIB);
-	pool_fini(&pool);
-	pool_fini(&pool); /* twice is fine */
+	pool_fini(pool_now);
+	pool_fini(pool_now); /* twice is fine */
 }
 END_TEST
 
 START_TEST(pool_says_what_is_wrong)
 {
 	struct err err = {""};
-	MUST(pool_init(&pool, UINT64_C(1) << 48, &err) < 0);
+	MUST(pool_init(pool_now, UINT64_C(1) << 48, &err) < 0);
 	ck_assert_ptr_nonnull(strstr(err.text, "memory_limit"));
-	MUST(pool_init(&pool, 1, NULL) == 0); /* at least two slabs */
-	MUST(pool.n_slabs == 2);
-	pool_fini(&pool);
+	MUST(pool_init(pool_now, 1, NULL) == 0); /* at least two slabs */
+	MUST(pool_now->n_slabs == 2);
+	pool_fini(pool_now);
 }
 END_TEST
 
@@ -380,6 +469,7 @@ int main(void)
 	TCase *tc = tcase_create("queue");
 	tcase_set_timeout(tc, 120);
 	tcase_add_test(tc, lines_and_positions);
+	tcase_add_test(tc, prepended);
 	tcase_add_test(tc, many_small_queues);
 	tcase_add_test(tc, memory_comes_back);
 	tcase_add_test(tc, pool_says_what_is_wrong);

@@ -4,6 +4,7 @@
  * Files that are hostile are in test_stats_open.c, what is computed from a copy in test_stats_text.c.
  */
 #include "../../src/stats/stats_private.h"
+#include "stats_rig.h"
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -71,7 +72,7 @@ START_TEST(test_publish)
 	struct stats *st = pages_make(2, BACKENDS);
 	struct stats_copy *c = stats_copy_new(st);
 	ck_assert_uint_eq(stats_slots(st), 2);
-	struct stats_page *p = stats_slot_page(st, 1);
+	struct stats_page *p = stats_slot_page(st, 1, 0);
 	stats_publish(p); /* nothing was touched */
 	ck_assert_uint_eq(p->shared->sequence, 0);
 	batch_count(p, 0, 3);
@@ -82,8 +83,8 @@ START_TEST(test_publish)
 	ck_assert_uint_eq(taken_value(c, STATS_INPUT, 0, "received_lines"), 3);
 	ck_assert_uint_eq(stats_named(c, 1, STATS_INPUT, 0, "received_lines"), 3);
 	ck_assert_uint_eq(stats_named(c, 0, STATS_INPUT, 0, "received_lines"), 0);
-	batch_count(stats_slot_page(st, 0), 2, 2);
-	stats_publish(stats_slot_page(st, 0));
+	batch_count(stats_slot_page(st, 0, 0), 2, 2);
+	stats_publish(stats_slot_page(st, 0, 0));
 	ck_assert_uint_eq(taken_value(c, STATS_BACKEND, 2, "offered_records"), 2);
 	assert_balanced(c);
 	stats_worker(p)->loops = 7;
@@ -121,8 +122,9 @@ START_TEST(test_master_page)
 	ck_assert_uint_eq(stats_named(c, 0, STATS_INPUT, 64, "received_lines"), 0);
 	ck_assert_uint_eq(stats_named(c, 0, STATS_INPUT, 0, "no_such_counter"), 0);
 	ck_assert_uint_eq(stats_value(c, 0, STATS_INPUT, 0, 999), 0);
-	ck_assert_ptr_null(stats_block(c, 3, STATS_INPUT, 0));
-	ck_assert_uint_eq(((const struct stats_slot *)stats_block(c, 0, STATS_SLOT, 2))->pid, 22);
+	struct stats_slot slot;
+	ck_assert(stats_sum(c, 0, STATS_SLOT, 2, &slot));
+	ck_assert_uint_eq(slot.pid, 22);
 	stats_copy_free(c);
 	stats_copy_free(NULL);
 	stats_free(st);
@@ -134,7 +136,7 @@ START_TEST(test_adopt_draft)
 {
 	struct stats *st = pages_make(1, BACKENDS);
 	struct stats_copy *c = stats_copy_new(st);
-	struct stats_page *p = stats_slot_page(st, 0);
+	struct stats_page *p = stats_slot_page(st, 0, 0);
 	batch_count(p, 0, 5);
 	stats_publish(p);
 	batch_count(p, 3, 5); /* counted, not published: its lines are what lost_at_death is for */
@@ -168,7 +170,7 @@ END_TEST
 
 static _Noreturn void writer_run(struct stats *st, unsigned seed)
 {
-	struct stats_page *p = stats_slot_page(st, 0);
+	struct stats_page *p = stats_slot_page(st, 0, 0);
 	for (unsigned i = seed;; i = i * 1103515245 + 12345) {
 		batch_count(p, i >> 8, 1 + (i >> 4) % (i % 4 ? 20 : BACKENDS));
 		stats_publish(p);
@@ -212,7 +214,7 @@ static void assert_draft_is_published(struct stats_page *p)
 START_TEST(test_kill)
 {
 	struct stats *st = pages_make(1, BACKENDS);
-	struct stats_page *p = stats_slot_page(st, 0);
+	struct stats_page *p = stats_slot_page(st, 0, 0);
 	struct stats_copy *c = stats_copy_new(st);
 	int ends[2], status;
 	unsigned cut_off = 0, seed = 1;
@@ -255,9 +257,7 @@ START_TEST(test_directory)
 {
 	struct stats *st = pages_make(1, 2);
 	struct stats *reader;
-	int fd = stats_reader_fd(st, &err);
-	ck_assert_ptr_nonnull(reader = stats_open(fd, &err));
-	close(fd);
+	ck_assert_ptr_nonnull(reader = reader_open(st, &err));
 	struct stats_copy *c = stats_copy_new(reader);
 	ck_assert_int_eq(stats_copy_take(c, &err), 0);
 	ck_assert_uint_eq(stats_copy_entries(c, STATS_BACKEND), 2);
@@ -276,13 +276,11 @@ START_TEST(test_directory)
 	ck_assert_str_eq(stats_copy_entry(c, STATS_BACKEND, 1)->name, "#1");
 	ck_assert_uint_eq(stats_copy_entry(c, STATS_BACKEND, 1)->used, 0);
 	/* the master was stopped in the middle of a name */
-	struct stats_directory_head *d = (struct stats_directory_head *)(st->file + st->head.directory_offset);
+	struct stats_directory_head *d = (struct stats_directory_head *)(st->files[0].at + st->head.directory_offset);
 	d->sequence++;
 	ck_assert_int_eq(stats_copy_take(c, &err), -EAGAIN);
 	ck_assert_ptr_nonnull(strstr(err.text, "names"));
-	fd = stats_reader_fd(st, &err);
-	ck_assert_ptr_null(stats_open(fd, &err));
-	close(fd);
+	ck_assert_ptr_null(reader_open(st, &err));
 	stats_copy_free(c);
 	stats_free(reader);
 	stats_free(st);
@@ -299,7 +297,7 @@ START_TEST(test_many)
 		stats_name(st, STATS_BACKEND, i, "h:1", 0, 0, "tcp");
 	stats_name(st, STATS_INPUT, 0, "in", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "out", 0, 0, "lines");
-	struct stats_page *p = stats_slot_page(st, 0);
+	struct stats_page *p = stats_slot_page(st, 0, 0);
 	for (unsigned i = 0; i < STATS_BACKENDS_MAX; i++)
 		stats_touch(p, STATS_BACKEND, i);
 	stats_publish(p);
@@ -358,9 +356,9 @@ START_TEST(test_places)
 	ck_assert_int_eq(stats_add_slot(st, &err), 0);
 	ck_assert_int_eq(stats_add_slot(st, &err), 0);
 	ck_assert_int_eq(stats_add_slot(st, &err), -ENOSPC);
-	stats_worker(stats_slot_page(st, 2))->loops = 7;
-	stats_touch(stats_slot_page(st, 2), STATS_WORKER, 0);
-	stats_publish(stats_slot_page(st, 2));
+	stats_worker(stats_slot_page(st, 2, 0))->loops = 7;
+	stats_touch(stats_slot_page(st, 2, 0), STATS_WORKER, 0);
+	stats_publish(stats_slot_page(st, 2, 0));
 	ck_assert_int_eq(stats_copy_take(c, &err), 0); /* follows */
 	ck_assert_uint_eq(stats_copy_slots(c), 3);
 	ck_assert_uint_eq(stats_named(c, STATS_ALL, STATS_WORKER, 0, "loops"), 7);
@@ -374,7 +372,7 @@ START_TEST(test_rebased)
 {
 	struct stats *st = pages_make(1, 2);
 	struct stats_copy *c = stats_copy_new(st);
-	struct stats_page *p = stats_slot_page(st, 0);
+	struct stats_page *p = stats_slot_page(st, 0, 0);
 	stats_name(st, STATS_OUTPUT, 1, "copy", 0, 0, "lines");
 	stats_input(p, 0)->received_lines = stats_input(p, 0)->to_outputs_lines = 10;
 	stats_output(p, 0)->offered_records = stats_output(p, 0)->dropped_shutdown_records = 10;

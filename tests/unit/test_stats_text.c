@@ -37,7 +37,7 @@ static void teardown(void)
  * says. */
 static void balanced_make(unsigned slot)
 {
-	struct stats_page *p = stats_slot_page(st, slot);
+	struct stats_page *p = stats_slot_page(st, slot, 0);
 	struct stats_input *udp = stats_input(p, 0), *tcp = stats_input(p, 1);
 	*udp = (struct stats_input){.received_datagrams = 4,
 				    .to_outputs_datagrams = 3,
@@ -70,7 +70,7 @@ static void balanced_make(unsigned slot)
 static void publish(void)
 {
 	for (unsigned slot = 0; slot < 2; slot++) {
-		struct stats_page *p = stats_slot_page(st, slot);
+		struct stats_page *p = stats_slot_page(st, slot, 0);
 		for (unsigned i = 0; i < 3; i++) {
 			if (i < 2) {
 				stats_touch(p, STATS_INPUT, i);
@@ -107,9 +107,9 @@ END_TEST
 START_TEST(test_check_texts)
 {
 	balanced_make(1);
-	stats_input(stats_slot_page(st, 1), 0)->received_lines = 11;
-	stats_output(stats_slot_page(st, 1), 1)->taken_records = 0;
-	stats_backend(stats_slot_page(st, 1), 1)->delivered_records = 0;
+	stats_input(stats_slot_page(st, 1, 0), 0)->received_lines = 11;
+	stats_output(stats_slot_page(st, 1, 0), 1)->taken_records = 0;
+	stats_backend(stats_slot_page(st, 1, 0), 1)->delivered_records = 0;
 	publish();
 	ck_assert_uint_eq(stats_check(c, &t), 4);
 	assert_contains("worker 1 input metrics: received_lines 11 ≠ to_outputs_lines 8 + invalid_lines 2\n");
@@ -126,8 +126,8 @@ START_TEST(test_check_every_counter)
 	publish();
 	for (unsigned i = 0; i < stats_table_rows(); i++) {
 		const struct stats_field *f = &stats_table[i];
-		struct stats_page *p = stats_slot_page(st, 1);
-		if (f->ledger == STATS_LEDGER_NONE)
+		struct stats_page *p = stats_slot_page(st, 1, 0);
+		if (f->ledger == STATS_LEDGER_NONE || f->ledger == STATS_LEDGER_BETWEEN)
 			continue;
 		const struct stats_scope_layout *l = &p->head->scopes[f->scope];
 		stats_touch(p, f->scope, 1);
@@ -202,8 +202,8 @@ START_TEST(test_statsrelay_many)
 		snprintf(name, sizeof(name), "10.1.%u.%u:8125", i / 256, i % 256);
 		stats_name(st, STATS_BACKEND, i, name, 0, 0, "tcp");
 	}
-	stats_backend(stats_slot_page(st, 1), MANY - 1)->sent_bytes = 77;
-	stats_touch(stats_slot_page(st, 1), STATS_BACKEND, MANY - 1);
+	stats_backend(stats_slot_page(st, 1, 0), MANY - 1)->sent_bytes = 77;
+	stats_touch(stats_slot_page(st, 1, 0), STATS_BACKEND, MANY - 1);
 	publish();
 	uint64_t before = clock_us();
 	stats_statsrelay(c, &t);
@@ -220,8 +220,8 @@ END_TEST
 START_TEST(test_json)
 {
 	balanced_make(1);
-	stats_worker(stats_slot_page(st, 1))->loops = 9;
-	stats_touch(stats_slot_page(st, 1), STATS_WORKER, 0);
+	stats_worker(stats_slot_page(st, 1, 0))->loops = 9;
+	stats_touch(stats_slot_page(st, 1, 0), STATS_WORKER, 0);
 	stats_slot(stats_master_page(st), 1)->pid = 42;
 	stats_endpoint(stats_master_page(st), 0)->dropped_datagrams = 5;
 	stats_name(st, STATS_OUTPUT, 1, "r\"w", 0, 0, "datagrams");
@@ -259,7 +259,7 @@ START_TEST(test_status_json)
 	struct stats_program program = {"1.0", 99, 8000000};
 	balanced_make(0);
 	balanced_make(1);
-	stats_backend(stats_slot_page(st, 0), 1)->up = 1; /* in one of two */
+	stats_backend(stats_slot_page(st, 0, 0), 1)->up = 1; /* in one of two */
 	*stats_slot(m, 0) = (struct stats_slot){.pid = 5, .state = 2, .ready_us = 6000000, .starts = 3};
 	*stats_slot(m, 1) = (struct stats_slot){.state = 77, .ready_us = 6000000};
 	stats_master(m)->started_us = 5000000;
@@ -283,7 +283,7 @@ START_TEST(test_status_json)
 	assert_contains("{\"name\":\"k1:9092\",\"output\":\"raw\",\"transport\":\"kafka\",\"state\":\"down\",");
 	text_free(&t);
 	stats_slot(m, 1)->state = 2;
-	stats_backend(stats_slot_page(st, 1), 0)->up = 0;
+	stats_backend(stats_slot_page(st, 1, 0), 0)->up = 0;
 	program.now_us = 1; /* the clock was set back */
 	publish();
 	stats_status_json(c, &program, &t);

@@ -19,7 +19,7 @@ static void must_all_have_arrived_once(void)
 	rig_tally(&missing, &doubled);
 	MUST(missing == 0 && doubled == 0);
 	MUST(RIG_SUM(delivered_records) == rig.serial);
-	MUST(rig.out.type->pending(&rig.out) == 0);
+	MUST(rig.out->type->pending(rig.out) == 0);
 	MUST(rig_output()->memory_bytes == 0);
 }
 
@@ -34,7 +34,7 @@ START_TEST(each_line_reaches_its_backend_once)
 		if (i % 4 == 0)
 			rig_turn();
 	}
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0 && peer_lines() == 20000);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0 && peer_lines() == 20000);
 	must_all_have_arrived_once();
 	for (unsigned i = 0; i < 3; i++) {
 		MUST(rig.peers[i].lines == rig_backend(i)->offered_records);
@@ -59,8 +59,8 @@ START_TEST(modulo_routes_as_its_map_says)
 	rig_batch(400, 0);
 	for (unsigned i = 0; i < 400; i++)
 		to[map[rig.lines[i].hash % 4]]++;
-	rig.out.type->send(&rig.out, &rig.batch);
-	RIG_WAIT(peer_lines() == 400 && rig.out.type->pending(&rig.out) == 0);
+	rig.out->type->send(rig.out, &rig.batch);
+	RIG_WAIT(peer_lines() == 400 && rig.out->type->pending(rig.out) == 0);
 	MUST(rig.peers[0].lines == to[0] && rig.peers[1].lines == to[1]);
 	rig_close();
 }
@@ -94,7 +94,7 @@ START_TEST(the_account_settles_quickly)
 	for (int i = 0; i < 20; i++) {
 		uint64_t start_us = clock_us();
 		rig_send(1 + (unsigned)i * 10, 0);
-		RIG_WAIT(rig.out.type->pending(&rig.out) == 0);
+		RIG_WAIT(rig.out->type->pending(rig.out) == 0);
 		MUST(clock_us() - start_us < 150000);
 		rig_rest(3);
 	}
@@ -110,7 +110,7 @@ START_TEST(dense_traffic_gathers_and_sparse_does_not)
 	rig.co.flush_delay = 50000;
 	rig_open();
 	RIG_WAIT(rig_backend(0)->up);
-	rig.out.dense = true;
+	rig.out->dense = true;
 	uint64_t start_us = clock_us(), sends = rig_backend(0)->sends;
 	rig_send(10, 0);
 	rig_turn();
@@ -120,15 +120,15 @@ START_TEST(dense_traffic_gathers_and_sparse_does_not)
 	MUST(rig_backend(0)->sends == sends + 1);
 	rig_send(8000, 0); /* more than 64 KiB goes at once */
 	MUST(rig_backend(0)->sends > sends + 1);
-	MUST(queue_unsent_bytes(&((struct statsite *)rig.out.impl)->backends[0]->queue) < SEND_BYTES);
-	rig.out.dense = false;
-	rig.out.type->pump(&rig.out, clock_us());
+	MUST(queue_unsent_bytes(&((struct statsite *)rig.out->impl)->backends[0]->queue) < SEND_BYTES);
+	rig.out->dense = false;
+	rig.out->type->pump(rig.out, clock_us());
 	MUST(rig_backend(0)->queued_records == 0);
-	rig.out.dense = true;
+	rig.out->dense = true;
 	rig_send(1, 0);
-	rig.out.type->drain(&rig.out); /* waits for nothing */
+	rig.out->type->drain(rig.out); /* waits for nothing */
 	MUST(rig_backend(0)->queued_records == 0);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
 	must_all_have_arrived_once();
 	rig_close();
 }
@@ -152,7 +152,7 @@ static void stall(enum conf_words overflow, uint64_t limit)
 	MUST(rig_backend(1)->queued_bytes <= rig.co.queue_limit);
 	MUST(rig_backend(0)->dropped_queue_full_records + rig_backend(2)->dropped_queue_full_records == 0);
 	rig.peers[1].reads = true;
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0 && peer_lines() == RIG_SUM(delivered_records));
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0 && peer_lines() == RIG_SUM(delivered_records));
 	uint64_t missing, doubled;
 	rig_tally(&missing, &doubled);
 	MUST(doubled == 0 && missing == rig_backend(1)->dropped_queue_full_records);
@@ -189,7 +189,7 @@ START_TEST(drop_oldest_keeps_the_newest)
 	MUST(kept + rig_backend(0)->dropped_queue_full_records == 30000);
 	MUST(rig_backend(0)->queued_bytes > 127 * KIB);
 	rig_listen(0, 1);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0 && peer_lines() == kept);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0 && peer_lines() == kept);
 	for (uint32_t i = 0; i < rig.serial; i++)
 		MUST(rig.seen[i] == (i >= rig.serial - kept));
 	rig_close();
@@ -210,7 +210,7 @@ START_TEST(block_holds_the_rest_and_loses_nothing)
 		for (unsigned rooms = rig.rooms - 1; rooms != rig.rooms;) {
 			rooms = rig.rooms;
 			if (rig.batch.taken[0] < rig.batch.n_lines)
-				rig.out.type->send(&rig.out, &rig.batch);
+				rig.out->type->send(rig.out, &rig.batch);
 			while (rig.batch.taken[0] == rig.batch.n_lines) {
 				rig_send(500, 500);
 				rig_turn();
@@ -219,8 +219,8 @@ START_TEST(block_holds_the_rest_and_loses_nothing)
 		}
 		uint64_t held = rig.batch.n_lines - rig.batch.taken[0];
 		MUST(rig_output()->held_records == held);
-		MUST(rig.out.type->pending(&rig.out) >= held);
-		rig.out.type->send(&rig.out, &rig.batch); /* too early: nothing is counted twice */
+		MUST(rig.out->type->pending(rig.out) >= held);
+		rig.out->type->send(rig.out, &rig.batch); /* too early: nothing is counted twice */
 		rig_check();
 		MUST(rig_output()->offered_records == rig.serial);
 		unsigned rooms;
@@ -228,13 +228,13 @@ START_TEST(block_holds_the_rest_and_loses_nothing)
 		while (rig.batch.taken[0] < rig.batch.n_lines) {
 			rooms = rig.rooms;
 			RIG_WAIT(rig.rooms > rooms);
-			rig.out.type->send(&rig.out, &rig.batch);
+			rig.out->type->send(rig.out, &rig.batch);
 			rig_check();
 		}
 		MUST(rig_output()->held_records == 0);
 		rig.peers[0].reads = times == 2;
 	}
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0 && peer_lines() == rig.serial);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0 && peer_lines() == rig.serial);
 	must_all_have_arrived_once();
 	rig_close();
 }
@@ -256,7 +256,7 @@ START_TEST(memory_limit_drops_and_spares_the_others)
 	MUST(RIG_SUM(dropped_memory_records) > 0);
 	MUST(rig_backend(3)->dropped_memory_records == 0);
 	rig_listen(0, 3);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0 && peer_lines() == RIG_SUM(delivered_records));
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0 && peer_lines() == RIG_SUM(delivered_records));
 	rig_close();
 }
 END_TEST
@@ -269,8 +269,8 @@ START_TEST(memory_goes_back_to_the_kernel)
 	rig_send(60000, 500);
 	MUST(rig_output()->memory_bytes > 25 * MIB);
 	rig_listen(0, 1);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0);
-	const struct pool *pool = &((struct statsite *)rig.out.impl)->pool;
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
+	const struct pool *pool = &((struct statsite *)rig.out->impl)->pool;
 	RIG_WAIT(pool->n_dry > 400 && pool->n_free - pool->n_dry <= POOL_KEEP);
 	rig_close();
 }
@@ -317,9 +317,9 @@ START_TEST(close_counts_what_is_left)
 		rig_send(500, 400);
 		rig_turn();
 	}
-	rig.out.type->drain(&rig.out);
+	rig.out->type->drain(rig.out);
 	rig_rest(100);
-	rig.out.type->close(&rig.out);
+	rig.out->type->close(rig.out);
 	rig_check();
 	MUST(rig_backend(0)->delivered_records == rig_backend(0)->offered_records);
 	MUST(rig_backend(1)->unconfirmed_records > 0);
@@ -388,7 +388,7 @@ START_TEST(a_thousand_backends)
 		rig_turn();
 	}
 	uint64_t start_us = clock_us();
-	while (rig.out.type->pending(&rig.out) > 0 || rig.peers[0].lines < rig.serial) {
+	while (rig.out->type->pending(rig.out) > 0 || rig.peers[0].lines < rig.serial) {
 		MUST(clock_us() - start_us < 8000000);
 		rig_turn();
 		for (unsigned k = 0; k < N; k++) {

@@ -59,7 +59,7 @@ int connect(int fd, const struct sockaddr *to, socklen_t len)
 
 static bool is_quiet(void)
 {
-	return rig.out.type->pending(&rig.out) == 0;
+	return rig.out->type->pending(rig.out) == 0;
 }
 
 static void must_hold_bounds(void)
@@ -149,9 +149,9 @@ START_TEST(peer_that_talks_is_not_heard)
 	MUST(send(rig.peers[0].fd, noise, sizeof(noise), MSG_DONTWAIT) > 0);
 	rig_send(1, 0);
 	rig.peers[0].reads = false;
-	rig.out.type->drain(&rig.out);
+	rig.out->type->drain(rig.out);
 	RIG_WAIT(is_quiet());
-	rig.out.type->close(&rig.out);
+	rig.out->type->close(rig.out);
 	rig.peers[0].reads = true;
 	for (int i = 0; i < 1000 && rig.peers[0].fd != -1; i++, usleep(1000))
 		peer_turn(&rig.peers[0]);
@@ -287,7 +287,7 @@ START_TEST(retries_slow_down)
 	uint64_t failures = rig_backend(0)->connect_failures;
 	MUST(failures >= 7 && failures <= 20);
 	rig_send(100, 0);
-	rig.out.type->drain(&rig.out); /* hurries */
+	rig.out->type->drain(rig.out); /* hurries */
 	rig_rest(300);
 	MUST(rig_backend(0)->connect_failures - failures >= 10);
 	rig_close();
@@ -344,7 +344,7 @@ START_TEST(many_go_down_at_once)
 		rig.cb[i].port = rig.ports[0];
 	rig_open();
 	RIG_WAIT(RIG_SUM(connect_failures) >= 120);
-	struct statsite *st = rig.out.impl;
+	struct statsite *st = rig.out->impl;
 	MUST(st->log_held == 40);
 	rig_close();
 }
@@ -358,16 +358,16 @@ START_TEST(passed_lines_that_are_not_there_are_counted)
 	rig_init(1);
 	rig_open();
 	rig_send(1000, 0);
-	int fd = rig.out.type->pass(&rig.out);
-	MUST(fd != -1 && rig.out.passed_records == 1000 && RIG_SUM(passed_records) == 1000);
-	MUST(rig.out.type->pending(&rig.out) == 0);
+	int fd = rig.out->type->pass(rig.out);
+	MUST(fd != -1 && rig.out->passed_records == 1000 && RIG_SUM(passed_records) == 1000);
+	MUST(rig.out->type->pending(rig.out) == 0);
 	MUST(fstat(fd, &sb) == 0 && ftruncate(fd, sb.st_size - 100) == 0);
-	rig.out.type->take(&rig.out, fd, rig.out.passed_records);
+	rig.out->type->take(rig.out, fd, rig.out->passed_records);
 	close(fd);
 	uint64_t lost = RIG_SUM(dropped_memory_records);
 	MUST(RIG_SUM(taken_over_records) == 1000 && lost > 0 && lost < 100);
 	rig_listen(0, 1);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
 	rig_tally(&missing, &doubled);
 	MUST(missing == lost && doubled == 0 && RIG_SUM(delivered_records) == 1000 - lost);
 	rig_close();
@@ -382,20 +382,20 @@ START_TEST(memory_is_short_when_lines_are_passed)
 	rig_open();
 	for (int i = 0; i < 20; i++)
 		rig_send(500, 0);
-	uint64_t held = rig.out.type->pending(&rig.out);
+	uint64_t held = rig.out->type->pending(rig.out);
 	signal(SIGXFSZ, SIG_IGN);
 	struct rlimit limit = {.rlim_cur = RIG_SUM(queued_bytes) * 3 / 4, .rlim_max = RLIM_INFINITY};
 	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-	int fd = rig.out.type->pass(&rig.out);
+	int fd = rig.out->type->pass(rig.out);
 	limit.rlim_cur = RLIM_INFINITY;
 	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-	MUST(fd != -1 && rig.out.passed_records > 0 && rig.out.passed_records < held);
-	MUST(rig.out.type->pending(&rig.out) == held - rig.out.passed_records);
-	rig.out.type->take(&rig.out, fd, rig.out.passed_records);
+	MUST(fd != -1 && rig.out->passed_records > 0 && rig.out->passed_records < held);
+	MUST(rig.out->type->pending(rig.out) == held - rig.out->passed_records);
+	rig.out->type->take(rig.out, fd, rig.out->passed_records);
 	close(fd);
-	MUST(RIG_SUM(dropped_memory_records) == 0 && RIG_SUM(taken_over_records) == rig.out.passed_records);
+	MUST(RIG_SUM(dropped_memory_records) == 0 && RIG_SUM(taken_over_records) == rig.out->passed_records);
 	rig_listen(0, 2);
-	RIG_WAIT(rig.out.type->pending(&rig.out) == 0);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
 	rig_tally(&missing, &doubled);
 	MUST(missing == 0 && doubled == 0);
 	rig_close();

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * world: what a configuration needs before workers can be forked: inputs with their endpoints, outputs with what workers
- * share, and the place of each in the counters, which it keeps as long as it has its name. Made at the start and at each
- * reload beside the one in effect; world_change.c gives it up without a trace, or puts it into effect. Master only.
+ * generation: what one configuration needs before workers can be forked: inputs with references to their endpoints,
+ * outputs with what workers share, and the place of each in the counters, which it keeps as long as it has its name. Made
+ * at the start and at each reload beside the one in effect; generation_change.c gives it up without a trace, or puts it
+ * into effect. Master only.
  */
 #include "master.h"
 
@@ -38,19 +39,6 @@ static void name_kafka(struct master *m, const struct output *out)
 	}
 }
 
-static void name_endpoint(struct master *m, const struct input *in, const struct endpoint *ep)
-{
-	for (unsigned k = 0; k < ep->n_fds; k++) {
-		char unit[16];
-		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
-		stats_name(m->stats, STATS_ENDPOINT, ep->blocks[k], ep->name, in->index, 0, unit);
-		struct stats_endpoint *st = stats_endpoint(m->page, ep->blocks[k]);
-		st->receive_buffer_bytes = ep->receive_buffer_bytes;
-		st->asked_buffer_bytes = in->type->is_packets ? ep->receive_buffer_bytes : in->cf->receive_buffer;
-		stats_touch(m->page, STATS_ENDPOINT, ep->blocks[k]);
-	}
-}
-
 static uint64_t feeds_of(const struct master *m, const struct input *in)
 {
 	uint64_t feeds = 0;
@@ -59,16 +47,13 @@ static uint64_t feeds_of(const struct master *m, const struct input *in)
 	return feeds;
 }
 
-void world_name(struct master *m)
+void generation_name(struct master *m)
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {
 		struct input *in = &m->inputs[i];
-		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds_of(m, in), in->type->name);
-		if (in->type->label && m->generation == 1)
-			in->type->label(in, m->stats);
-		for (unsigned e = 0; e < in->n_endpoints; e++)
-			name_endpoint(m, in, &in->endpoints[e]);
+		stats_name(m->stats, STATS_INPUT, in->index, in->cf->name, 0, feeds_of(m, in), conf_word(in->cf->type));
 	}
+	registry_name(&m->registry);
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		const struct output *out = &m->outputs[i];
 		stats_name(m->stats, STATS_OUTPUT, out->index, out->cf->name, 0, 0, unit_of(out));
@@ -79,10 +64,10 @@ void world_name(struct master *m)
 }
 
 /* Who feeds whom may be another from now on; the ledger of what was is closed by one number. */
-void world_mark_page(struct master *m, struct stats_page *page)
+void generation_mark_page(struct master *m, struct stats_page *page)
 {
 	uint64_t fed[STATS_OUTPUTS_MAX][3] = {{0}};
-	unsigned n_outputs = stats_page_used(page, STATS_OUTPUT);
+	unsigned n_outputs = MIN(stats_page_used(page, STATS_OUTPUT), stats_entries(m->stats, STATS_OUTPUT));
 	for (unsigned i = 0; i < stats_page_used(page, STATS_INPUT); i++) {
 		stats_input(page, i)->feeds = 0;
 		stats_touch(page, STATS_INPUT, i);
@@ -194,19 +179,19 @@ static int make_output(struct master *m, const struct conf *cf, size_t i, struct
 	return out->type->prepare(out, err);
 }
 
-int world_outputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err)
 {
 	int r = 0;
-	w->cf = cf;
-	w->outputs = calloc(cf->n_outputs, sizeof *w->outputs);
-	if (!w->outputs)
+	g->cf = cf;
+	g->outputs = calloc(cf->n_outputs, sizeof *g->outputs);
+	if (!g->outputs)
 		return err_set(err, -ENOMEM, "No memory for %zu outputs.", cf->n_outputs);
-	for (; r == 0 && w->n_outputs < cf->n_outputs; w->n_outputs++)
-		r = make_output(m, cf, w->n_outputs, &w->outputs[w->n_outputs], err);
+	for (; r == 0 && g->n_outputs < cf->n_outputs; g->n_outputs++)
+		r = make_output(m, cf, g->n_outputs, &g->outputs[g->n_outputs], err);
 	return r;
 }
 
-bool world_shares(const struct master *m, const struct output *out)
+bool generation_shares(const struct master *m, const struct output *out)
 {
 	for (size_t i = 0; i < m->n_outputs; i++)
 		if (m->outputs[i].shared && m->outputs[i].shared == out->shared)
@@ -214,11 +199,11 @@ bool world_shares(const struct master *m, const struct output *out)
 	return false;
 }
 
-int world_finish_outputs(struct master *m, struct world *w, bool is_live, struct err *err)
+int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err)
 {
 	int r = 0;
-	for (size_t i = 0; r == 0 && i < w->n_outputs; i++) {
-		struct output *out = &w->outputs[i];
+	for (size_t i = 0; r == 0 && i < g->n_outputs; i++) {
+		struct output *out = &g->outputs[i];
 		const struct output *old = find_output(m, out);
 		if (is_kafka(out) && is_live && old)
 			out->shared = old->shared;
@@ -238,81 +223,61 @@ static const struct input *find_input(const struct master *m, const struct conf_
 	return NULL;
 }
 
-static struct endpoint *find_endpoint(struct master *m, const struct input *in, const char *address)
+/* A name has several addresses, and the machine may lack those of one family. */
+static int add_endpoints(struct master *m, struct input *in, const char *address, struct err *err)
 {
-	struct endpoint *ep = NULL;
-	for (size_t i = 0; !ep && i < m->n_inputs; i++)
-		ep = input_find_endpoint(&m->inputs[i], in, address);
-	for (size_t i = 0; !ep && i < m->n_heritage; i++)
-		ep = input_find_endpoint(&m->heritage[i], in, address);
-	return ep;
-}
-
-static int place_endpoint(struct master *m, const struct input *in, struct endpoint *ep, struct err *err)
-{
-	for (unsigned k = ep->n_blocks; k < ep->n_fds; k++) {
-		char unit[16];
-		snprintf(unit, sizeof unit, ep->n_fds == 1 ? "all slots" : "slot %u", k);
-		int block = place(m, STATS_ENDPOINT, ep->name, in->index, unit, err);
-		if (block < 0)
-			return block;
-		ep->blocks[k] = (uint32_t)block;
-		ep->n_blocks = k + 1;
-	}
-	return 0;
-}
-
-/* "In use" may mean by ourselves, under another spelling of the address. */
-static void explain(const struct master *m, const struct input *in, const char *address, struct err *err)
-{
-	const char *port = strrchr(address, ':');
-	for (size_t i = 0; port && i < m->n_inputs; i++)
-		for (unsigned k = 0; k < m->inputs[i].n_endpoints; k++) {
-			const char *ours = m->inputs[i].endpoints[k].name, *p = strrchr(ours, ':');
-			if (m->inputs[i].type == in->type && p && strcmp(p, port) == 0 && strcmp(ours, address) != 0)
-				err_set(err, -EADDRINUSE,
-					"inputs.%s.bind: %s cannot be bound while millrace itself listens on %s: take "
-					"that away first and reload twice, or restart.",
-					in->cf->name, address, ours);
+	const struct endpoint_user user = generation_user(in);
+	struct endpoint_key keys[ENDPOINT_KEYS_MAX];
+	unsigned n_bound = 0;
+	int r = 0, n = endpoint_keys(in->type->endpoint, in->cf, in->conf, address, keys, err);
+	for (int i = 0; i < n; i++) {
+		struct endpoint *ep = endpoint_get(&m->registry, &keys[i], &user, &r, err);
+		if (ep && input_add_endpoint(in, ep) != 0) {
+			endpoint_put(ep);
+			return err_set(err, -ENOMEM, "No memory for endpoint %s.", address);
 		}
+		if (!ep && (n == 1 || (r != -EADDRNOTAVAIL && r != -EAFNOSUPPORT)))
+			return r;
+		if (!ep)
+			log_warn("input \"%s\": %s is left out: this machine has no %s", in->cf->name, address,
+				 keys[i].name);
+		n_bound += ep != NULL;
+	}
+	return n_bound > 0 ? 0 : MIN(n, r);
 }
 
-static int make_input(struct master *m, const struct conf *cf, size_t i, struct world *w, struct err *err)
+struct endpoint_user generation_user(const struct input *in)
 {
-	struct input *in = &w->inputs[i];
+	return (struct endpoint_user){.conf = in->conf, .cf = in->cf, .input = in->index, .n_slots = in->n_slots};
+}
+
+static int make_input(struct master *m, const struct conf *cf, size_t i, struct generation *g, struct err *err)
+{
+	struct input *in = &g->inputs[i];
 	const struct input *like = find_input(m, &cf->inputs[i]);
 	struct conf_list one;
-	int r = input_make(in, cf, i, w->n_slots, like, err);
-	w->n_inputs++;
+	int r = input_make(in, cf, i, g->n_slots, like, err);
+	g->n_inputs++;
 	if (r != 0)
 		return r;
-	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, in->type->name, err);
+	r = like ? (int)like->index : place(m, STATS_INPUT, in->cf->name, 0, conf_word(in->cf->type), err);
 	if (r < 0)
 		return r;
 	in->index = (unsigned)r;
 	const struct conf_list *addresses = input_addresses(in->cf, &one);
 	r = 0;
-	for (size_t k = 0; r == 0 && k < addresses->n; k++) {
-		struct endpoint *from = find_endpoint(m, in, addresses->items[k]);
-		int group = from ? from->group : -1;
-		if (from && from->n_fds == 0) /* only its name came from a predecessor */
-			from = NULL;
-		r = input_add_endpoint(in, addresses->items[k], from, group, err);
-		if (r == -EADDRINUSE)
-			explain(m, in, addresses->items[k], err);
-		if (r == 0)
-			r = place_endpoint(m, in, &in->endpoints[k], err);
-	}
+	for (size_t k = 0; r == 0 && k < addresses->n; k++)
+		r = add_endpoints(m, in, addresses->items[k], err);
 	return r;
 }
 
-/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's hand. */
-static void tell_what_is_wanted(struct world *w)
+/* What inputs read for outputs is cut accordingly: the master needs it too, to count a dead worker's batch. */
+static void tell_what_is_wanted(struct generation *g)
 {
-	for (size_t i = 0; i < w->n_inputs; i++) {
-		struct input *in = &w->inputs[i];
+	for (size_t i = 0; i < g->n_inputs; i++) {
+		struct input *in = &g->inputs[i];
 		for (size_t k = 0; k < in->cf->n_outputs; k++) {
-			const struct output *out = &w->outputs[in->cf->outputs[k]->index];
+			const struct output *out = &g->outputs[in->cf->outputs[k]->index];
 			in->wants_lines |= out->wants == OUTPUT_WANTS_LINES;
 			in->wants_items |= out->wants == OUTPUT_WANTS_ITEMS;
 			in->wants_from |= out->wants_from;
@@ -320,35 +285,27 @@ static void tell_what_is_wanted(struct world *w)
 	}
 }
 
-/* Last, since sockets that join a group get datagrams at once. */
-static int adjust_endpoints(struct master *m, struct world *w, struct err *err)
+static int adjust_endpoints(struct master *m, struct generation *g, struct err *err)
 {
 	int r = 0;
-	for (size_t i = 0; i < w->n_inputs; i++)
-		for (unsigned k = 0; r == 0 && k < w->inputs[i].n_endpoints; k++) {
-			struct input *in = &w->inputs[i];
-			struct endpoint *ep = &in->endpoints[k];
-			if (!m->inputs && ep->n_fds > 1 && ep->n_fds > w->n_slots)
-				return err_set(err, -EINVAL, "Cannot take over %s with fewer workers than it has sockets "
-					       "(%u): reload with so many first.", ep->name, ep->n_fds);
-			if (in->type->adjust && ep->moved_from)
-				r = in->type->adjust(in, ep, err);
-			if (r == 0)
-				r = place_endpoint(m, in, ep, err);
+	for (size_t i = 0; i < g->n_inputs; i++)
+		for (unsigned k = 0; r == 0 && k < g->inputs[i].n_endpoints; k++) {
+			struct endpoint *ep = g->inputs[i].endpoints[k];
+			r = endpoint_adjust(&m->registry, ep, err);
 		}
 	return r;
 }
 
-int world_inputs(struct master *m, const struct conf *cf, struct world *w, struct err *err)
+int generation_inputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err)
 {
 	int r = 0;
-	w->inputs = calloc(cf->n_inputs, sizeof *w->inputs);
-	if (!w->inputs)
+	g->inputs = calloc(cf->n_inputs, sizeof *g->inputs);
+	if (!g->inputs)
 		return err_set(err, -ENOMEM, "No memory for %zu inputs.", cf->n_inputs);
 	for (size_t i = 0; r == 0 && i < cf->n_inputs; i++)
-		r = make_input(m, cf, i, w, err);
+		r = make_input(m, cf, i, g, err);
 	if (r != 0)
 		return r;
-	tell_what_is_wanted(w);
-	return adjust_endpoints(m, w, err);
+	tell_what_is_wanted(g);
+	return adjust_endpoints(m, g, err);
 }

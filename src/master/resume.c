@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * resume: this program was executed in the place of another one (upgrade.h): takes over what that one had, by names. Its
+ * workers go on serving meanwhile, and are rolled then as a reload does. Their counters stay in all sums: they are added,
+ * by name, to the page behind the last slot's, each half second and once more when the last of them has ended. Master only.
+ */
+#include "upgrade.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const double import_seconds = 0.5;
+
+struct resume {
+	struct master *m;
+	char *text; /* the state; lines are read from copies of it */
+	int config, maps;
+	int client;
+	struct stats *pages; /* of the workers that the other program had */
+	struct stats_copy *copy;
+	int page; /* of ours that they go to; -1: none is left */
+	unsigned n_slots;
+	struct ev_timer import;
+};
+
+static struct resume *the_resume;
+
+/* -- the state ------------------------------------------------------------------------------------------------------- */
+
+typedef void line_function(struct master *m, const struct state_line *line);
+
+/* Calls f for each line of this key. */
+static void each_line(struct master *m, const char *key, line_function *f)
+{
+	static struct state_line line; /* large */
+	char *copy = strdup(the_resume->text), *at = copy;
+	while (copy && state_next(&at, &line))
+		if (strcmp(line.key, key) == 0)
+			f(m, &line);
+	free(copy);
+}
+
+static int take_fd(const struct state_line *line, unsigned word)
+{
+	int fd = (int)state_int(line, word, -1);
+	if (fd != -1)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	return fd;
+}
+
+static void read_program(struct master *m, const struct state_line *line)
+{
+	(void)m;
+	upgrade_remember(state_text(line, 0));
+}
+
+bool master_resumes(void)
+{
+	const char *how = getenv(UPGRADE_ENVIRONMENT);
+	int fd;
+	if (the_resume)
+		return true;
+	if (!how || sscanf(how, "resume %d", &fd) != 1)
+		return false;
+	unsetenv(UPGRADE_ENVIRONMENT);
+	struct resume *r = calloc(1, sizeof(*r));
+	if (!r || !(r->text = state_read(fd))) {
+		fprintf(stderr, "millrace: cannot read what the millrace before left: %s\n", strerror(errno));
+		exit(MASTER_EXIT_ERROR); /* its workers deliver what they hold, and end */
+	}
+	close(fd);
+	r->config = r->maps = r->client = r->page = -1;
+	the_resume = r;
+	each_line(NULL, "program", read_program);
+	return true;
+}
+
+static void read_rehearsed(struct master *m, const struct state_line *line)
+{
+	(void)m;
+	the_resume->config = take_fd(line, 0);
+	the_resume->maps = take_fd(line, 1);
+}
+
+int resume_text(const char *path, char **bytes, size_t *len)
+{
+	(void)path;
+	each_line(NULL, "rehearsed", read_rehearsed);
+	char *text = state_read(the_resume->config);
+	if (!text)
+		return -errno;
+	*bytes = text;
+	*len = strlen(text);
+	return 0;
+}
+
+static void read_control(struct master *m, const struct state_line *line)
+{
+	int fd = take_fd(line, 0);
+	if (fd == -1)
+		return;
+	if (strcmp(state_text(line, 1), m->cf->control) == 0) {
+		m->control_fd = fd;
+		return;
+	}
+	close(fd);
+	unlink(state_text(line, 1));
+}
+
+static void read_http(struct master *m, const struct state_line *line)
+{
+	int fd = take_fd(line, 0);
+	if (fd != -1 && strcmp(state_text(line, 1), m->cf->http) == 0)
+		m->http_fd = fd;
+	else if (fd != -1)
+		close(fd);
+}
+
+static void read_pid_file(struct master *m, const struct state_line *line)
+{
+	int fd = take_fd(line, 0);
+	if (fd != -1 && strcmp(state_text(line, 1), m->cf->pid_file) == 0)
+		m->pid_file = fd;
+	else if (fd != -1) {
+		close(fd);
+		unlink(state_text(line, 1));
+	}
+}
+
+static void read_client(struct master *m, const struct state_line *line)
+{
+	(void)m;
+	the_resume->client = take_fd(line, 0);
+}
+
+static void read_generation(struct master *m, const struct state_line *line)
+{
+	m->generation = (uint64_t)state_int(line, 0, 1);
+}
+
+static void read_n_slots(struct master *m, const struct state_line *line)
+{
+	int64_t number = state_int(line, 0, -1);
+	if (number >= 0 && number < STATS_SLOTS_MAX)
+		the_resume->n_slots = MAX(the_resume->n_slots, (unsigned)number + 1);
+	m->n_slots = MAX(m->n_slots, the_resume->n_slots);
+}
+
+void resume_begin(struct master *m)
+{
+	if (!the_resume)
+		return;
+	the_resume->m = m;
+	each_line(m, "control", read_control);
+	each_line(m, "http", read_http);
+	each_line(m, "pid_file", read_pid_file);
+	each_line(m, "client", read_client);
+	each_line(m, "generation", read_generation);
+	each_line(m, "slot", read_n_slots);
+}
+
+/* -- endpoints ------------------------------------------------------------------------------------------------------- */
+
+static bool read_hex(const char *hex, struct net_address *a)
+{
+	unsigned char *to = (unsigned char *)&a->sa;
+	unsigned byte;
+	memset(a, 0, sizeof(*a));
+	for (; *hex; hex += 2, a->len++) {
+		if (a->len == sizeof(a->sa) || sscanf(hex, "%2x", &byte) != 1 || hex[1] == '\0')
+			return false;
+		to[a->len] = (unsigned char)byte;
+	}
+	return true;
+}
+
+enum { ENDPOINT_FIRST_FD = 7 };
+
+static void read_endpoint(struct master *m, const struct state_line *line)
+{
+	int fds[STATS_SLOTS_MAX];
+	struct endpoint_state state = {
+	    .type = state_text(line, 0),
+	    .name = state_text(line, 1),
+	    .input = state_text(line, 2),
+	    .group = (int)state_int(line, 4, -1),
+	    .path_device = (dev_t)state_int(line, 5, 0),
+	    .path_inode = (ino_t)state_int(line, 6, 0),
+	    .fds = fds,
+	};
+	for (unsigned k = ENDPOINT_FIRST_FD; k < line->n && state.n_fds < STATS_SLOTS_MAX; k++)
+		fds[state.n_fds++] = take_fd(line, k);
+	int r = read_hex(state_text(line, 3), &state.address) ? 0 : -EPROTO;
+	if (r == 0)
+		r = registry_adopt(&m->registry, input_endpoint_ops(state.type), &state);
+	if (r != 0)
+		log_error("upgrade: %s %s cannot be taken over: %s; what waits there is lost", state.type, state.name,
+			  strerror(-r));
+}
+
+void resume_endpoints(struct master *m)
+{
+	if (the_resume)
+		each_line(m, "endpoint", read_endpoint);
+}
+
+/* -- maps that the rehearsal has made --------------------------------------------------------------------------------- */
+
+static bool fill_from(struct output *out, const char *file, size_t size)
+{
+	struct upgrade_map head;
+	for (size_t at = 0; size - at > sizeof(head); at += head.bytes) {
+		memcpy(&head, file + at, sizeof(head));
+		at += sizeof(head);
+		if (head.bytes > size - at)
+			return false;
+		head.name[sizeof(head.name) - 1] = '\0';
+		if (strcmp(head.name, out->cf->name) == 0)
+			return shards_fill_from(out->shared, file + at, head.bytes);
+	}
+	return false;
+}
+
+bool resume_fill(struct output *out)
+{
+	struct stat sb;
+	if (!the_resume || the_resume->maps == -1 || out->cf->type != CONF_OUTPUT_TYPE_STATSITE ||
+	    fstat(the_resume->maps, &sb) == -1 || sb.st_size == 0)
+		return false;
+	char *file = mmap(NULL, (size_t)sb.st_size, PROT_READ, MAP_PRIVATE, the_resume->maps, 0);
+	if (file == MAP_FAILED)
+		return false;
+	bool done = fill_from(out, file, (size_t)sb.st_size);
+	munmap(file, (size_t)sb.st_size);
+	return done;
+}
+
+/* -- workers ---------------------------------------------------------------------------------------------------------- */
+
+static void read_slot(struct master *m, const struct state_line *line)
+{
+	int64_t number = state_int(line, 0, -1);
+	if (number < 0 || number >= m->n_slots)
+		return;
+	struct stats_slot *st = stats_slot(m->page, (unsigned)number);
+	st->starts = (uint64_t)state_int(line, 1, 0);
+	st->deaths = (uint64_t)state_int(line, 2, 0);
+	stats_touch(m->page, STATS_SLOT, (unsigned)number);
+}
+
+static void read_worker(struct master *m, const struct state_line *line)
+{
+	int64_t number = state_int(line, 0, -1), which = state_int(line, 1, -1);
+	int link = take_fd(line, 3), far = take_fd(line, 4);
+	pid_t pid = (pid_t)state_int(line, 2, 0);
+	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1)
+		return;
+	struct slot *s = &m->slots[number];
+	struct worker_process *p = &s->processes[which];
+	int r = child_adopt(&p->child, m->loop, pid, link, far);
+	if (r != 0) {
+		log_error("upgrade: worker %u (pid %d) cannot be taken over: %s", s->number, (int)pid, strerror(-r));
+		return;
+	}
+	p->is_foreign = true;
+	p->is_ready = state_int(line, 6, 0) != 0;
+	p->is_leaving = p->has_left = state_int(line, 7, 0) != 0;
+	if (p->is_leaving)
+		p->kill_at_us = clock_us() + m->cf->drain_timeout + MASTER_LATE_US;
+	if (state_int(line, 5, 0) == 0)
+		return;
+	s->now = p;
+	s->was_ready = true;
+	restart_started(&s->restart, clock_us());
+	if (p->is_ready)
+		restart_ready(&s->restart, clock_us());
+}
+
+static void read_pages(struct master *m, const struct state_line *line)
+{
+	struct resume *r = the_resume;
+	struct err err = {""};
+	int fds[2 * STATS_SLOTS_MAX + 2] = {-1};
+	size_t n = 0;
+	for (unsigned k = 0; k < line->n && n < ARRAY_LEN(fds); k++)
+		fds[n++] = take_fd(line, k);
+	r->pages = stats_open(fds, n, &err);
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+	r->copy = r->pages ? stats_copy_new(r->pages) : NULL;
+	unsigned page = stats_slots(m->stats);
+	if (!r->copy || stats_add_slot(m->stats, &err) != 0) {
+		log_warn("upgrade: the counters start at 0: %s", err.text[0] ? err.text : "no memory");
+		return;
+	}
+	r->page = (int)page;
+	stats_slot(m->page, page)->state = RESTART_REMOVED;
+	stats_touch(m->page, STATS_SLOT, page);
+	stats_publish(m->page);
+	stats_retire(m->stats, STATS_SLOT, page);
+	stats_retire(m->stats, STATS_WORKER, page);
+}
+
+static void import(struct resume *r)
+{
+	if (!r->copy || r->page == -1 || stats_copy_take(r->copy, NULL) != 0)
+		return;
+	struct stats_page *page = stats_slot_page(r->m->stats, (unsigned)r->page, 0);
+	stats_import(r->m->stats, page, r->copy);
+	generation_mark_page(r->m, page);
+}
+
+static bool has_foreign(const struct master *m)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		for (unsigned k = 0; k < STATS_SLOT_PAGES; k++)
+			if (m->slots[i].processes[k].is_foreign && child_is_there(&m->slots[i].processes[k].child))
+				return true;
+	return false;
+}
+
+/* The last worker of the other program has ended: its numbers are final. What one that was killed held is lost. */
+static void end(struct resume *r)
+{
+	import(r);
+	if (r->page != -1)
+		death_account_page(r->m, stats_slot_page(r->m->stats, (unsigned)r->page, 0));
+	if (r->copy)
+		stats_import_endpoints(r->m->stats, r->copy);
+	ev_timer_stop(r->m->loop, &r->import);
+	stats_copy_free(r->copy);
+	stats_free(r->pages);
+	if (r->maps != -1)
+		close(r->maps);
+	if (r->config != -1)
+		close(r->config);
+	free(r->text);
+	free(r);
+	the_resume = NULL;
+}
+
+static void import_again(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	struct resume *r = timer->data;
+	if (has_foreign(r->m))
+		import(r);
+	else
+		end(r);
+}
+
+void resume_slots(struct master *m)
+{
+	struct resume *r = the_resume;
+	if (!r)
+		return;
+	each_line(m, "slot", read_slot);
+	each_line(m, "worker", read_worker);
+	each_line(m, "pages", read_pages);
+	import(r);
+	ev_timer_init(&r->import, import_again, import_seconds, import_seconds);
+	r->import.data = r;
+	ev_timer_start(m->loop, &r->import);
+}
+
+/* -- what the other program's workers are to know ---------------------------------------------------------------------- */
+
+static const struct input *input_named(const struct master *m, const char *name)
+{
+	for (size_t i = 0; i < m->n_inputs; i++)
+		if (strcmp(m->inputs[i].cf->name, name) == 0)
+			return &m->inputs[i];
+	return NULL;
+}
+
+/* The input that all endpoints of the old one have gone to; NULL: none. */
+static const struct input *renamed_to(const struct master *m, const char *name)
+{
+	const struct endpoint *ep;
+	const struct input *to = NULL;
+	TAILQ_FOREACH(ep, &m->registry.list, next)
+	{
+		if (strcmp(ep->former_input, name) != 0)
+			continue;
+		const struct input *now = ep->references > 0 ? input_named(m, ep->cf->name) : NULL;
+		if (!now || (to && to != now))
+			return NULL;
+		to = now;
+	}
+	return to;
+}
+
+static void announce_input(struct master *m, const struct state_line *line)
+{
+	const char *name = state_text(line, 0);
+	const struct input *to = input_named(m, name) ? NULL : renamed_to(m, name);
+	if (to)
+		slots_tell_all(m, LINK_GONE, LINK_GONE_NAME, name, to->cf->name, -1);
+	else if (!input_named(m, name))
+		slots_tell_all(m, LINK_GONE, LINK_GONE_INPUT, name, "", -1);
+}
+
+static void announce_output(struct master *m, const struct state_line *line)
+{
+	bool stays = false;
+	for (size_t i = 0; i < m->n_outputs; i++)
+		stays |= strcmp(m->outputs[i].cf->name, state_text(line, 0)) == 0;
+	if (!stays)
+		slots_tell_all(m, LINK_GONE, LINK_GONE_OUTPUT, state_text(line, 0), "", -1);
+}
+
+void resume_go(struct master *m)
+{
+	struct endpoint *ep;
+	if (!the_resume)
+		return;
+	each_line(m, "input", announce_input);
+	each_line(m, "output", announce_output);
+	TAILQ_FOREACH(ep, &m->registry.list, next)
+	{
+		if (ep->references == 0)
+			slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, ep->former_input, ep->name, -1);
+	}
+	registry_retire_unused(&m->registry);
+	m->has_started = true;
+	log_info("millrace %s serves in place of the program before; its workers make place", MILLRACE_VERSION);
+	daemon_ready(m);
+	uint64_t client = the_resume->client == -1 ? 0 : control_adopt_client(m, the_resume->client);
+	reload_resume(m, client);
+}

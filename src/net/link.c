@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * link: see net_link.h. Two things end a send for now: the socket is full (EAGAIN), which POLLOUT tells the end of, and the
+ * user has too many descriptors in flight (ETOOMANYREFS, man 7 unix), which only time does: the socket is writable all
+ * the while. A message is received only when memory and a descriptor for it are there, since the kernel throws away a
+ * descriptor that finds no room (MSG_CTRUNC) and keeps the message.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <net_link.h>
+#include <net.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const double again_seconds = 0.001;
+/* In one turn; the loop comes back for the rest. */
+enum { TURN_MESSAGES = 64 };
+
+struct net_message *net_message_new(const void *bytes, size_t len, int fd)
+{
+	int copy = fd == -1 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	struct net_message *m = fd != -1 && copy == -1 ? NULL : malloc(sizeof(*m) + len);
+	if (m == NULL) {
+		if (copy != -1)
+			close(copy);
+		return NULL;
+	}
+	m->fd = copy;
+	m->len = len;
+	memcpy(m->bytes, bytes, len);
+	return m;
+}
+
+void net_message_free(struct net_message *m)
+{
+	if (m->fd != -1)
+		close(m->fd);
+	free(m);
+}
+
+int net_link_pair(int pair[2])
+{
+	return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == -1 ? -errno : 0;
+}
+
+/* -- sending --------------------------------------------------------------------------------------------------------- */
+
+static bool is_for_later(int r)
+{
+	return r == -EAGAIN || r == -ETOOMANYREFS || r == -ENOBUFS || r == -ENOMEM;
+}
+
+static void wait_for_room(struct net_link *l, int r)
+{
+	if (r == -EAGAIN)
+		ev_io_start(l->loop, &l->writable);
+	else
+		ev_timer_again(l->loop, &l->again);
+}
+
+static int send_queued(struct net_link *l)
+{
+	struct net_message *m;
+	int r = 0;
+	while (r == 0 && (m = STAILQ_FIRST(&l->outbox)) != NULL) {
+		r = net_send_fd(l->fd, m->bytes, m->len, m->fd);
+		if (r != 0)
+			break; /* for later, or the link is broken: then it will be closed, and this is given back */
+		STAILQ_REMOVE_HEAD(&l->outbox, next);
+		net_message_free(m);
+	}
+	return r;
+}
+
+static void send_on(struct net_link *l)
+{
+	ev_io_stop(l->loop, &l->writable);
+	int r = send_queued(l);
+	if (is_for_later(r))
+		wait_for_room(l, r);
+	if (r == 0 && l->wants_room) {
+		l->wants_room = false;
+		l->on_room(l);
+	}
+}
+
+static void writable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	send_on(io->data);
+}
+
+static int send_now(struct net_link *l, const void *msg, size_t len, int fd)
+{
+	if (l->fd == -1)
+		return -EPIPE;
+	return STAILQ_EMPTY(&l->outbox) ? net_send_fd(l->fd, msg, len, fd) : -EAGAIN;
+}
+
+int net_link_send(struct net_link *l, const void *msg, size_t len, int fd)
+{
+	int r = send_now(l, msg, len, fd);
+	if (!is_for_later(r))
+		return r;
+	struct net_message *m = net_message_new(msg, len, fd);
+	if (m == NULL)
+		return -ENOMEM;
+	if (STAILQ_EMPTY(&l->outbox))
+		wait_for_room(l, r);
+	STAILQ_INSERT_TAIL(&l->outbox, m, next);
+	return 0;
+}
+
+bool net_link_offer(struct net_link *l, const void *msg, size_t len, int fd)
+{
+	int r = send_now(l, msg, len, fd);
+	l->wants_room |= is_for_later(r);
+	if (is_for_later(r) && STAILQ_EMPTY(&l->outbox))
+		wait_for_room(l, r);
+	return r == 0;
+}
+
+bool net_link_flush(struct net_link *l, uint64_t until_us)
+{
+	while (l->fd != -1) {
+		struct pollfd p = {.fd = l->fd, .events = POLLOUT};
+		int r = send_queued(l);
+		if (!is_for_later(r) || clock_us() >= until_us)
+			return r == 0;
+		if (r == -EAGAIN)
+			poll(&p, 1, 10);
+		else
+			usleep(1000);
+	}
+	return STAILQ_EMPTY(&l->outbox);
+}
+
+/* -- receiving ------------------------------------------------------------------------------------------------------- */
+
+/* 1: *m has come; 0: the other end is gone; or -errno. */
+static int receive(int fd, size_t size, struct net_message **m)
+{
+	struct net_message *room = malloc(sizeof(*room) + size);
+	if (room == NULL)
+		return -ENOMEM;
+	ssize_t n = net_recv_fd(fd, room->bytes, size, &room->fd);
+	if (n <= 0) {
+		free(room);
+		return (int)n;
+	}
+	room->len = (size_t)n;
+	*m = realloc(room, sizeof(*room) + room->len);
+	if (*m == NULL)
+		*m = room;
+	return 1;
+}
+
+static bool take_reserve(struct net_link *l)
+{
+	if (l->reserve == -1)
+		l->reserve = fcntl(l->fd, F_DUPFD_CLOEXEC, 0);
+	return l->reserve != -1;
+}
+
+static int hear_one(struct net_link *l)
+{
+	struct net_message *m = NULL;
+	if (!take_reserve(l))
+		return -EMFILE;
+	close(l->reserve);
+	l->reserve = -1;
+	int r = receive(l->fd, l->size, &m);
+	take_reserve(l);
+	if (r == 1 && !l->on_message(l, m))
+		net_message_free(m);
+	return r;
+}
+
+static void hear(struct net_link *l)
+{
+	int r = 1;
+	for (unsigned n = 0; r == 1 && n < TURN_MESSAGES; n++) {
+		r = hear_one(l);
+		if (l->fd == -1)
+			return;
+	}
+	if (r == 1 || r == -EAGAIN || r == -EINTR)
+		return;
+	ev_io_stop(l->loop, &l->readable);
+	l->has_ended = r != -ENOMEM && r != -EMFILE;
+	if (l->has_ended)
+		l->on_end(l);
+	else
+		ev_timer_again(l->loop, &l->again);
+}
+
+static void readable(struct ev_loop *loop, struct ev_io *io, int events)
+{
+	(void)loop, (void)events;
+	hear(io->data);
+}
+
+void net_link_hear_out(struct net_link *l)
+{
+	while (l->fd != -1 && hear_one(l) == 1)
+		;
+}
+
+void net_link_recover(int fd, size_t size, struct net_messages *messages)
+{
+	struct net_message *m = NULL;
+	while (receive(fd, size, &m) == 1)
+		STAILQ_INSERT_TAIL(messages, m, next);
+}
+
+/* -- both ------------------------------------------------------------------------------------------------------------ */
+
+static void try_again(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)events;
+	struct net_link *l = timer->data;
+	ev_timer_stop(loop, timer);
+	if (!l->has_ended)
+		ev_io_start(loop, &l->readable);
+	send_on(l);
+}
+
+void net_link_open(struct net_link *l, struct ev_loop *loop, int fd, size_t size)
+{
+	l->loop = loop;
+	l->fd = fd;
+	l->reserve = -1;
+	l->size = size;
+	l->wants_room = l->has_ended = false;
+	STAILQ_INIT(&l->outbox);
+	ev_io_init(&l->readable, readable, fd, EV_READ);
+	ev_io_init(&l->writable, writable, fd, EV_WRITE);
+	ev_timer_init(&l->again, try_again, 0, again_seconds);
+	l->readable.data = l->writable.data = l->again.data = l;
+	ev_io_start(loop, &l->readable);
+	take_reserve(l);
+}
+
+void net_link_close(struct net_link *l, struct net_messages *undelivered)
+{
+	if (l->fd == -1)
+		return;
+	ev_io_stop(l->loop, &l->readable);
+	ev_io_stop(l->loop, &l->writable);
+	ev_timer_stop(l->loop, &l->again);
+	if (l->reserve != -1)
+		close(l->reserve);
+	close(l->fd);
+	l->fd = l->reserve = -1;
+	STAILQ_CONCAT(undelivered, &l->outbox);
+}

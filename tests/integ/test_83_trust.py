@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""A worker reads the network, so a worker may be somebody else's. What it can write is overwritten, then it dies: the
+master and the siblings live, the service goes on, and the account says that its numbers are not to be believed."""
+import os
+import random
+import re
+import signal
+import struct
+from pathlib import Path
+
+import pytest
+from faults import Counters, numbered, send_datagrams, wait_ready, wait_settled
+from peers import needs_root
+
+pytestmark = [pytest.mark.usefixtures("apart"), needs_root]
+
+PORTS = 64
+WORD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (....) \S+ \S+ \S+\s*(.*)$")
+
+
+def mappings(pid):
+    """(begin, end, rights, name) of all that lies in files."""
+    found = (WORD.match(line) for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    return [(int(m[1], 16), int(m[2], 16), m[3], m[4].removesuffix(" (deleted)")) for m in found if m]
+
+
+def shared_writable(pid):
+    return sorted(name for _, _, rights, name in mappings(pid) if "w" in rights and "s" in rights)
+
+
+def overwrite(pid, parts):
+    """Writes (name, offset, bytes) into the process's mappings."""
+    where = {name: begin for begin, _, rights, name in mappings(pid) if "w" in rights and "s" in rights}
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as mem:
+        for name, offset, data in parts:
+            mem.seek(where[name] + offset)
+            mem.write(data)
+
+
+def page(slot):
+    return f"/memfd:millrace-page-{slot}.0"
+
+
+def batches(slot):
+    return f"/memfd:millrace-receive-{slot}.0"
+
+
+# the head of a page: the sequence, then used[]; of a batch: mmsghdr[64], iovec[64], sockaddr_storage[64], base, used, done
+MMSGHDR, IOVEC, STORAGE = 64, 16, 128
+USED = 64 * (MMSGHDR + IOVEC + STORAGE) + 8
+
+
+def lie(slot, size):
+    return {
+        "all_ones": [(page(slot), 0, b"\xff" * size)],
+        "used": [(page(slot), 8, struct.pack("<I", 0xffffffff) * 16)],
+        "used_one_more": [(page(slot), 8, struct.pack("<6I", 2, 65, 65, 10065, 65, 1025))],
+        "odd_and_torn": [(page(slot), 0, struct.pack("<Q", 0xfffffffffffffff1)), (page(slot), 1 << 16, b"\x55" * (size // 2))],  # both halves
+        "nowhere": [(batches(slot), 56, struct.pack("<I", 100)), (batches(slot), 64 * MMSGHDR, struct.pack("<QQ", 0xdead0000, 65536)),
+                    (batches(slot), USED, struct.pack("<II", 64, 0))],
+        "batch_ones": [(batches(slot), 0, b"\xff" * (1 << 20))],
+        "batch_used": [(batches(slot), USED, struct.pack("<I", 0xffffffff))],
+    }
+
+
+def noise(slot, seed):
+    r = random.Random(seed)
+    parts = [(page(slot), r.randrange(0, 4096), r.randbytes(200)), (page(slot), 0xc000 + r.randrange(0, 20000), r.randbytes(4096)),
+             (batches(slot), r.randrange(0, USED), r.randbytes(4096))]
+    return parts + [(page(slot), 0, r.randbytes(1 << 20))]
+
+
+class Relay:
+    def __init__(self, bench, workers=2):
+        self.bench, self.next = bench, 0
+        self.sink = bench.sink("--number", ports=2)
+        self.millrace = bench.millrace(backends=self.sink.addresses, workers=workers, listen=("udp", "tcp"))
+        self.millrace.expected_errors = ["numbers are not to be believed", "does not balance"]
+
+    def serve(self, n=2 * PORTS):
+        """Each line comes once, whoever died before."""
+        send_datagrams(self.bench, numbered(self.next, n), sources=PORTS)
+        self.next += n
+        report = self.sink.wait_lines(self.next)
+        assert (report["distinct"], report["doubles"], report["malformed"]) == (self.next, 0, 0)
+
+    def overwrite_and_kill(self, slot, parts):
+        pid = wait_ready(self.millrace, [slot])[slot]
+        wait_settled(self.millrace)
+        os.kill(pid, signal.SIGSTOP)
+        overwrite(pid, parts)
+        os.kill(pid, signal.SIGKILL)
+        self.millrace.wait_line(rf"worker {slot} \(pid {pid}\) killed by signal 9")
+
+
+@pytest.mark.parametrize("name", lie(0, 1))
+def test_a_worker_that_wrote_nonsense(bench, name):
+    relay = Relay(bench)
+    relay.serve()
+    (_, sibling), = wait_ready(relay.millrace, [1]).items()
+    before = wait_settled(relay.millrace)
+    size = next(end - begin for begin, end, rights, n in mappings(wait_ready(relay.millrace, [0])[0]) if n == page(0) and "w" in rights)
+    relay.overwrite_and_kill(0, lie(0, size)[name])
+    relay.millrace.wait_line(r"ERROR master: worker 0's numbers are not to be believed")
+    relay.serve()
+    relay.millrace.check()
+    after = wait_settled(relay.millrace)
+    assert wait_ready(relay.millrace, [1])[1] == sibling
+    assert after.sum("slot", "unbelievable_ends", slot=0) == 1
+    assert after.sum("slot", "unbelievable_ends", slot=1) == 0
+    for counter in ("received_lines", "received_datagrams"):  # of the last second at most something is missing
+        lost = 2 * relay.next // 2 - after.sum("input", counter)
+        assert before.sum("input", counter, worker=0) >= lost >= 0, counter
+    assert "what it lost then is not known" in relay.millrace.ctl("drops").stdout
+    relay.millrace.terminate()
+    relay.millrace.wait_line("worker 0's numbers were not to be believed when it ended")
+
+
+def test_at_random(bench):
+    relay = Relay(bench, workers=4)
+    for seed in range(8):  # each slot twice: the third time it would wait
+        relay.serve()
+        relay.overwrite_and_kill(seed % 4, noise(seed % 4, seed))
+        relay.millrace.wait_line(rf"worker {seed % 4}'s numbers are not to be believed")
+    relay.serve()
+    relay.millrace.check()
+
+
+def test_what_a_child_may_write(bench):
+    """Its own page and batches, also after a reload that adds workers and after a death; the monitor its page; the master
+    all of them; and whoever is no master cannot open what it reads for writing."""
+    relay = Relay(bench, workers=3)
+    os.kill(wait_ready(relay.millrace, [1])[1], signal.SIGKILL)
+    pids = relay.millrace.wait_line(r"worker 1 .*killed by signal 9") and wait_ready(relay.millrace)
+    for slot, pid in pids.items():
+        assert shared_writable(pid) == [page(slot), batches(slot)]
+        readable = {name for _, _, rights, name in mappings(pid) if rights.endswith("s")}
+        assert {page(i) for i in range(3)} <= readable and "/memfd:millrace-counters" in readable
+        assert not {batches(i) for i in range(3) if i != slot} & readable
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            assert "millrace-page" not in os.readlink(fd) and "millrace-receive" not in os.readlink(fd)
+    monitor = int(next(r["value"] for r in Counters(relay.millrace).rows if r["scope"] == "monitor" and r["name"] == "pid"))
+    if monitor:
+        assert shared_writable(monitor) == ["/memfd:millrace-page-monitor"]
+    for name in ("counters", "page-monitor", "page-0.0", "page-2.1", "receive-0.0", "receive-2.1"):
+        assert f"/memfd:millrace-{name}" in shared_writable(relay.millrace.pid)
+
+
+def test_the_master_is_not_to_be_looked_into(bench):
+    relay = Relay(bench)
+    assert os.stat(f"/proc/{relay.millrace.pid}/mem").st_uid == 0
+    as_user = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "cat", f"/proc/{relay.millrace.pid}/maps"]
+    assert bench.run(*as_user).wait() != 0

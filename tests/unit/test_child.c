@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * child: a real child that says its last words, leaves messages unread and dies: all of them come back, in order, before
+ * its exit; the next one starts from there.
+ */
+#include <check.h>
+#include <fcntl.h>
+#include <net.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../src/master/child.h"
+
+enum { N = 400 }; /* more than the link holds */
+
+static struct ev_loop *loop;
+static char owner[] = "owner";
+static uint32_t n_undelivered, n_read, n_exits;
+static bool has_spoken;
+
+static __attribute__((noreturn)) void run(void *whose, int link)
+{
+	uint32_t number;
+	int fd;
+	net_send_fd(link, whose, sizeof(owner), STDERR_FILENO);
+	for (int i = 0; i < 7;) /* reads seven, then dies */
+		i += net_recv_fd(link, &number, sizeof(number), &fd) == sizeof(number);
+	net_send_fd(link, &number, sizeof(number), -1);
+	raise(SIGKILL);
+	_exit(0);
+}
+
+static bool on_message(struct child *c, struct net_message *m)
+{
+	ck_assert_ptr_eq(c->owner, owner);
+	ck_assert_uint_eq(n_exits, 0);
+	if (m->len == sizeof(owner)) {
+		ck_assert_str_eq(m->bytes, owner);
+		ck_assert_int_ne(fcntl(m->fd, F_GETFD), -1);
+		has_spoken = true;
+	} else {
+		memcpy(&n_read, m->bytes, sizeof(n_read));
+		n_read++;
+	}
+	return false;
+}
+
+static bool on_undelivered(struct child *c, struct net_message *m)
+{
+	uint32_t number;
+	ck_assert_uint_eq(n_exits, 0);
+	memcpy(&number, m->bytes, sizeof(number));
+	ck_assert_uint_eq(number, n_read + n_undelivered);
+	ck_assert_int_ne(fcntl(m->fd, F_GETFD), -1);
+	n_undelivered++;
+	ck_assert_int_eq(c->process.pid, 0);
+	return false;
+}
+
+static void on_exit_of(struct child *c, int status)
+{
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	ck_assert(!child_is_there(c));
+	n_exits++;
+	ev_break(loop, EVBREAK_ALL);
+}
+
+static const struct child_type type = {
+    .message_bytes = 64,
+    .run = run,
+    .on_message = on_message,
+    .on_undelivered = on_undelivered,
+    .on_exit = on_exit_of,
+};
+
+static unsigned open_descriptors(void)
+{
+	unsigned n = 0;
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) != -1;
+	return n;
+}
+
+START_TEST(nothing_vanishes)
+{
+	static struct child c;
+	const char *what;
+	loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
+	child_init(&c, &type, owner);
+	unsigned before = open_descriptors();
+	for (int life = 0; life < 3; life++) {
+		n_read = n_undelivered = n_exits = has_spoken = 0;
+		ck_assert_int_eq(child_start(&c, loop, &what), 0);
+		for (uint32_t i = 0; i < N; i++)
+			ck_assert_int_eq(child_send(&c, &i, sizeof(i), STDERR_FILENO), 0);
+		ev_run(loop, 0);
+		ck_assert(has_spoken);
+		ck_assert_uint_eq(n_read, 7);
+		ck_assert_uint_eq(n_undelivered, N - 7);
+		ck_assert_uint_eq(open_descriptors(), before);
+		ck_assert_int_ne(child_send(&c, owner, 1, -1), 0);
+	}
+	ev_loop_destroy(loop);
+}
+END_TEST
+
+/* A program that was executed in place has pid and both ends of the link, no more. */
+START_TEST(adopted)
+{
+	static struct child c;
+	int pair[2];
+	loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
+	ck_assert_int_eq(net_link_pair(pair), 0);
+	pid_t pid = fork();
+	if (pid == 0)
+		run(owner, pair[1]);
+	child_init(&c, &type, owner);
+	ck_assert_int_eq(child_adopt(&c, loop, pid, pair[0], pair[1]), 0);
+	for (uint32_t i = 0; i < N; i++)
+		ck_assert_int_eq(child_send(&c, &i, sizeof(i), STDERR_FILENO), 0);
+	ev_run(loop, 0);
+	ck_assert(has_spoken);
+	ck_assert_uint_eq(n_undelivered, N - 7);
+	ev_loop_destroy(loop);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("child");
+	TCase *tc = tcase_create("child");
+	tcase_add_test(tc, nothing_vanishes);
+	tcase_add_test(tc, adopted);
+	suite_add_tcase(s, tc);
+	SRunner *sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	int failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed != 0;
+}

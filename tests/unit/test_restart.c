@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * restart: the back-off, the start's limit, and when a slot's sockets are lent. Times are made up; nothing waits.
+ */
+#include <check.h>
+
+#include "../../src/master/restart.c"
+
+enum { SECOND = 1000000, MS = 1000 };
+static const uint64_t start_timeout_us = 10 * SECOND;
+
+static uint64_t again_us;
+
+static enum restart_action next(const struct restart *l, uint64_t now_us)
+{
+	return restart_next(l, now_us, start_timeout_us, &again_us);
+}
+
+static void start_and_ready(struct restart *l, uint64_t now_us)
+{
+	ck_assert_int_eq(next(l, now_us), RESTART_START);
+	restart_started(l, now_us);
+	ck_assert_int_eq(l->state, RESTART_STARTING);
+	restart_ready(l, now_us);
+	ck_assert_int_eq(l->state, RESTART_READY);
+}
+
+START_TEST(first_start_is_at_once)
+{
+	struct restart l;
+	restart_init(&l, 5);
+	ck_assert_int_eq(l.state, RESTART_VACANT);
+	ck_assert_uint_eq(l.since_us, 5);
+	ck_assert_int_eq(next(&l, 5), RESTART_START);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(ready_waits_for_events_only)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	l.state = RESTART_DRAINING;
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+/* At once, 100 ms, doubled to 30 s, for ever. */
+START_TEST(back_off_doubles_to_its_end)
+{
+	const uint64_t waits_ms[] = {0, 100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000};
+	struct restart l;
+	uint64_t now_us = 7;
+	restart_init(&l, now_us);
+	for (size_t i = 0; i < ARRAY_LEN(waits_ms); i++) {
+		uint64_t wait_us = waits_ms[i] * MS;
+		start_and_ready(&l, now_us);
+		now_us += 59 * SECOND; /* not yet healthy */
+		restart_died(&l, now_us, false);
+		ck_assert_int_eq(l.state, RESTART_VACANT);
+		if (wait_us > 0) {
+			ck_assert_int_eq(next(&l, now_us), RESTART_WAIT);
+			ck_assert_uint_eq(again_us, now_us + wait_us);
+			ck_assert_int_eq(next(&l, now_us + wait_us - 1), RESTART_WAIT);
+		}
+		now_us += wait_us;
+		ck_assert_int_eq(next(&l, now_us), RESTART_START);
+	}
+	ck_assert_uint_eq(l.deaths, ARRAY_LEN(waits_ms));
+}
+END_TEST
+
+START_TEST(sixty_seconds_of_health_forget_the_past)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	for (int i = 0; i < 5; i++) {
+		restart_started(&l, 0);
+		restart_ready(&l, 0);
+		restart_died(&l, 0, false);
+	}
+	ck_assert_uint_eq(l.start_at_us, 800 * MS);
+	restart_started(&l, SECOND);
+	restart_ready(&l, SECOND);
+	restart_died(&l, 61 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 1);
+	ck_assert_int_eq(next(&l, 61 * SECOND), RESTART_START);
+}
+END_TEST
+
+/* A long start is no health. */
+START_TEST(dying_while_starting_never_forgets)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	restart_started(&l, 0);
+	restart_died(&l, 100 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 1);
+	restart_started(&l, 100 * SECOND);
+	restart_died(&l, 300 * SECOND, false);
+	ck_assert_uint_eq(l.deaths, 2);
+	ck_assert_uint_eq(l.start_at_us, 300 * SECOND + 100 * MS);
+}
+END_TEST
+
+START_TEST(late_start_is_killed)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	restart_started(&l, 3);
+	ck_assert_int_eq(next(&l, 3), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, 3 + start_timeout_us);
+	ck_assert_int_eq(next(&l, 2 + start_timeout_us), RESTART_WAIT);
+	ck_assert_int_eq(next(&l, 3 + start_timeout_us), RESTART_KILL);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(fatal_is_not_started_again)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	restart_started(&l, 0);
+	restart_died(&l, 1, true);
+	ck_assert_int_eq(l.state, RESTART_FAILED);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	ck_assert(restart_should_lend(&l, 1, &again_us)); /* at once */
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(sockets_are_lent_after_200_ms)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	ck_assert(!restart_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	restart_died(&l, SECOND, false);
+	ck_assert(!restart_should_lend(&l, SECOND, &again_us));
+	ck_assert_uint_eq(again_us, SECOND + 200 * MS);
+	ck_assert(!restart_should_lend(&l, SECOND + 200 * MS - 1, &again_us));
+	ck_assert(restart_should_lend(&l, SECOND + 200 * MS, &again_us));
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	l.state = RESTART_DRAINING;
+	ck_assert(!restart_should_lend(&l, 9 * SECOND, &again_us));
+}
+END_TEST
+
+/* A slot that keeps dying while it starts has no reader either: counted from the death of the last that was ready. */
+START_TEST(lending_counts_from_the_last_ready_tenant)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	restart_died(&l, SECOND, false);
+	restart_started(&l, SECOND);
+	ck_assert(!restart_should_lend(&l, SECOND + 100 * MS, &again_us));
+	ck_assert_uint_eq(again_us, SECOND + 200 * MS);
+	restart_died(&l, SECOND + 150 * MS, false);
+	ck_assert(!restart_should_lend(&l, SECOND + 150 * MS, &again_us));
+	restart_started(&l, SECOND + 250 * MS);
+	ck_assert(restart_should_lend(&l, SECOND + 250 * MS, &again_us)); /* while it starts, too */
+	restart_ready(&l, SECOND + 260 * MS);
+	ck_assert(!restart_should_lend(&l, SECOND + 900 * MS, &again_us));
+	restart_died(&l, 2 * SECOND, false);
+	ck_assert(!restart_should_lend(&l, 2 * SECOND, &again_us));
+	ck_assert_uint_eq(again_us, 2 * SECOND + 200 * MS);
+}
+END_TEST
+
+/* It was asked to make place: its sockets are lent when that takes long, it is killed when it takes too long, and its
+ * successor starts at once, whatever its past. */
+START_TEST(making_place_is_no_death)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	restart_died(&l, SECOND, false);
+	start_and_ready(&l, SECOND);
+	restart_leaving(&l, 2 * SECOND, 7 * SECOND);
+	ck_assert_int_eq(l.state, RESTART_DRAINING);
+	ck_assert(!restart_should_lend(&l, 2 * SECOND, &again_us));
+	ck_assert_uint_eq(again_us, 2 * SECOND + 200 * MS);
+	ck_assert(restart_should_lend(&l, 2 * SECOND + 200 * MS, &again_us));
+	ck_assert_int_eq(next(&l, 7 * SECOND - 1), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, 7 * SECOND);
+	ck_assert_int_eq(next(&l, 7 * SECOND), RESTART_KILL);
+	restart_left(&l, 3 * SECOND, false);
+	ck_assert_int_eq(l.state, RESTART_VACANT);
+	ck_assert_int_eq(next(&l, 3 * SECOND), RESTART_START);
+	restart_started(&l, 3 * SECOND);
+	restart_ready(&l, 3 * SECOND);
+	restart_died(&l, 4 * SECOND, false); /* its first death again */
+	ck_assert_int_eq(next(&l, 4 * SECOND), RESTART_START);
+}
+END_TEST
+
+START_TEST(a_slot_that_ends_is_removed)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	restart_leaving(&l, SECOND, 2 * SECOND);
+	restart_left(&l, SECOND, true);
+	ck_assert_int_eq(l.state, RESTART_REMOVED);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	ck_assert(!restart_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("restart");
+	TCase *tc = tcase_create("restart");
+	tcase_add_test(tc, first_start_is_at_once);
+	tcase_add_test(tc, ready_waits_for_events_only);
+	tcase_add_test(tc, back_off_doubles_to_its_end);
+	tcase_add_test(tc, sixty_seconds_of_health_forget_the_past);
+	tcase_add_test(tc, dying_while_starting_never_forgets);
+	tcase_add_test(tc, late_start_is_killed);
+	tcase_add_test(tc, fatal_is_not_started_again);
+	tcase_add_test(tc, sockets_are_lent_after_200_ms);
+	tcase_add_test(tc, lending_counts_from_the_last_ready_tenant);
+	tcase_add_test(tc, making_place_is_no_death);
+	tcase_add_test(tc, a_slot_that_ends_is_removed);
+	suite_add_tcase(s, tc);
+	SRunner *sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	int failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed != 0;
+}
