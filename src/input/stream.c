@@ -319,6 +319,7 @@ static bool unwrap(struct connection *c, char *base, size_t *kept, size_t *fresh
 		r->iovecs[0].iov_base = base;
 	}
 	*fresh = framing_unwrap(&c->framing, base + *kept, *fresh);
+	r->iovecs[0].iov_len = *fresh; /* a newline more than was read, perhaps: the master believes no length beyond it */
 	r->messages[0].msg_len = (unsigned)*fresh;
 	if (c->framing.mode == FRAMING_LINES) {
 		c->source.in->stats->received_lines++;

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """millracectl invalid: which lines were not forwarded, who sent them, and why."""
+import os
 import re
+import signal
 
 import pytest
 
@@ -87,3 +89,16 @@ def test_a_flood_costs_little_and_hostile_bytes_are_escaped(bench):
     assert 1 <= len(rows) <= 32
     assert any(f"… ({len(hostile)} bytes)" in r[3] for r in rows)
     wait_for(lambda: millrace.p.poll() is None, "it to live")
+
+
+def test_those_of_the_worker_before_are_shown_too(bench):
+    backend = Collector(bench)
+    millrace = bench.millrace(conf=one_input(bench, "udp", backend.addresses))
+    for n, how in enumerate((signal.SIGTERM, signal.SIGKILL, None), 1):
+        send_datagrams(bench, "udp", b"bad%d" % n)
+        wait_counters(millrace, invalid_lines=n)
+        assert [r[2] for r in shown(millrace)] == [f"bad{i}" for i in range(1, n + 1)]
+        if how is not None:
+            old = millrace.worker_pids()[0]
+            os.kill(old, how)
+            wait_for(lambda: millrace.worker_pids().get(0, old) != old, "the successor")
