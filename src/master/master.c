@@ -6,6 +6,7 @@
 #include "master.h"
 
 #include <errno.h>
+#include <event.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -73,7 +74,7 @@ static void obey(struct master *m, const struct signal_row *row)
 
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct master *m = io->data;
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
