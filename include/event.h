@@ -8,6 +8,9 @@
 
 #include <ev.h>
 
+/* Once for each loop: what libev stops is told at once. */
+void event_init(struct ev_loop *loop);
+
 /* Tries again until the kernel takes it; the caller goes on, as if there were something to read or to write. */
 static inline void event_keep(struct ev_loop *loop, struct ev_io *io, int events)
 {
