@@ -4,6 +4,7 @@
  * a pipe, its end is told by its pidfd.
  */
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -67,7 +68,7 @@ static bool read_on(struct try *t)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)events;
+	event_keep(loop, io, events);
 	if (!read_on(io->data))
 		ev_io_stop(loop, io);
 }

@@ -7,6 +7,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
@@ -123,7 +124,7 @@ static bool accept_some(struct listener *l, unsigned most)
 
 static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	accept_some(io->data, ACCEPT_AT_ONCE);
 }
 

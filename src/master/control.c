@@ -9,6 +9,7 @@
 #include "master.h"
 
 #include <errno.h>
+#include <event.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -183,7 +184,7 @@ static bool answer(struct client *c, size_t len)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct client *c = io->data;
 	if (c->is_waiting) { /* it has asked; it may have closed its side behind the command */
 		ev_io_stop(c->control->m->loop, io);
@@ -248,7 +249,7 @@ static struct client *client_new(struct control *control, int fd)
 
 static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd != -1)
 		client_new(io->data, fd);

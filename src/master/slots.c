@@ -147,6 +147,7 @@ static _Noreturn void run(void *owner, int link)
 	    .slot = p->slot->number,
 	    .which = p->which,
 	    .n_slots = m->n_slots_wanted,
+	    .are_stored = store_is_there(),
 	    .stats = m->stats,
 	    .registry = &m->registry,
 	    .receive = m->receive,

@@ -6,6 +6,7 @@
  * descriptor that finds no room (MSG_CTRUNC) and keeps the message.
  */
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <net_link.h>
 #include <net.h>
@@ -88,7 +89,7 @@ static void send_on(struct net_link *l)
 
 static void writable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	send_on(io->data);
 }
 
@@ -198,7 +199,7 @@ static void hear(struct net_link *l)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	hear(io->data);
 }
 

@@ -172,7 +172,10 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
 static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 {
-	(void)loop;
+	if (revents & EV_ERROR) { /* whether it is connected is not known */
+		ev_io_start(loop, w);
+		return;
+	}
 	struct backend *be = w->data;
 	be->st->now_us = clock_us();
 	if (be->state == BACKEND_CONNECTING) {

@@ -6,6 +6,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <event.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -42,7 +43,7 @@ static bool close_others(const struct worker_setup *setup)
  * end. INT comes from the terminal to all. What it means is the master's to say. */
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct worker *w = io->data;
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)

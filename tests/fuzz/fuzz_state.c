@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_state: what a program is told by the one that it was executed in place of. What must hold: every word lies in the text,
- * and what was read and is written again is the same when it is read once more.
+ * fuzz_state: what a program is told by the one that it was executed in place of. What must hold: every word lies in the
+ * text, and what was read and is written again is the same when it is read once more.
  */
 #include <base.h>
 #include <string.h>

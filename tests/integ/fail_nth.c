@@ -142,7 +142,7 @@ int posix_memalign(void **p, size_t alignment, size_t size)
 	return *p ? 0 : ENOMEM;
 }
 
-/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error ------------------------------ */
+/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error --------------------- */
 
 #define WRAP(type, name, declared, passed, class, code, failure) \
 	type name declared                                       \
@@ -170,8 +170,14 @@ WRAP(FILE *, fopen64, (const char *a, const char *b), (a, b), DESCRIPTOR, EMFILE
 WRAP(void *, mmap, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM, MAP_FAILED)
 WRAP(void *, mmap64, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM, MAP_FAILED)
 WRAP(pid_t, fork, (void), (), FORK, EAGAIN, -1)
-WRAP(int, epoll_ctl, (int a, int b, int c, struct epoll_event *d), (a, b, c, d), EPOLL, b == EPOLL_CTL_ADD ? ENOSPC : ENOMEM,
-     -1)
+/* Only what is new needs memory. */
+int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+{
+	static int (*real)(int, int, int, struct epoll_event *);
+	if (!real)
+		real = next("epoll_ctl");
+	return what == EPOLL_CTL_ADD && refused(EPOLL, ENOSPC) ? -1 : real(epoll, what, fd, event);
+}
 
 #define WRAP_OPEN(name)                                          \
 	int name(const char *path, int flags, ...)               \

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BUILD, Process, free_port, wait_for
-from faults import Counters, Sender, is_alive, wait_settled
+from faults import Counters, Sender, is_alive, wait_ready, wait_settled
 from reload_rig import Config, Upgraded
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -156,14 +156,14 @@ class Rig:
         self.answer = self.millrace.ctl("upgrade", check=False)
 
     def worker(self):
-        workers = sorted(wait_for(self.millrace.worker_pids, "a worker").items())
+        workers = sorted(wait_ready(self.millrace).items())
         return workers[self.injections % len(workers)]
 
     def signal_worker(self, sig):
         slot, pid = self.worker()
         said = len(self.millrace.err)
         os.kill(pid, sig)
-        wait_for(lambda: self.millrace.worker_pids().get(slot, pid) != pid or self.ends() or
+        wait_for(lambda: not is_alive(pid) or self.ends() or
                  any("it goes on itself" in line for line in self.millrace.err[said:]), "another worker", 15)
 
     def ends(self):
