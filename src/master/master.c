@@ -318,6 +318,7 @@ static int start(struct master *m, struct err *err)
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	event_init(m->loop);
 	ev_timer_init(&m->deadline, deadline_passed, 0, 0);
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);

@@ -379,8 +379,10 @@ void worker_run(const struct worker_setup *setup)
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
-	if (w.loop)
+	if (w.loop) {
+		event_init(w.loop);
 		link_init(&w);
+	}
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
 	    open_inputs(&w, &err) != 0 || open_channel(&w, &err) != 0)
 		link_fatal(&w, err.text);

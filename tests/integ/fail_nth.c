@@ -26,7 +26,7 @@ enum class { MEMORY, DESCRIPTOR, MAP, FORK, EPOLL, SEND_FULL, SEND_MANY, RECEIVE
 enum role { MASTER, CHILD };
 enum { FRAMES_MAX = 24 };
 
-/* As test_36_faults.py packs it. */
+/* As test_37_faults.py packs it. */
 struct orders {
 	uint32_t is_armed;
 	uint32_t role, class, n;
@@ -142,7 +142,7 @@ int posix_memalign(void **p, size_t alignment, size_t size)
 	return *p ? 0 : ENOMEM;
 }
 
-/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error ------------------------------ */
+/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error --------------------- */
 
 #define WRAP(type, name, declared, passed, class, code, failure) \
 	type name declared                                       \
@@ -167,8 +167,10 @@ WRAP(int, epoll_create1, (int a), (a), DESCRIPTOR, EMFILE, -1)
 WRAP(int, timerfd_create, (int a, int b), (a, b), DESCRIPTOR, EMFILE, -1)
 WRAP(FILE *, fopen, (const char *a, const char *b), (a, b), DESCRIPTOR, EMFILE, NULL)
 WRAP(FILE *, fopen64, (const char *a, const char *b), (a, b), DESCRIPTOR, EMFILE, NULL)
-WRAP(void *, mmap, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM, MAP_FAILED)
-WRAP(void *, mmap64, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM, MAP_FAILED)
+WRAP(void *, mmap, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM,
+     MAP_FAILED)
+WRAP(void *, mmap64, (void *a, size_t b, int c, int d, int e, off_t f), (a, b, c, d, e, f), MAP, ENOMEM,
+     MAP_FAILED)
 WRAP(pid_t, fork, (void), (), FORK, EAGAIN, -1)
 /* Only what is new needs memory. */
 int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
@@ -189,7 +191,8 @@ int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
 		va_end(ap);                                      \
 		if (!real)                                       \
 			real = next(#name);                      \
-		return refused(DESCRIPTOR, EMFILE) ? -1 : real(path, flags, mode); \
+		return refused(DESCRIPTOR, EMFILE) ? -1          \
+						   : real(path, flags, mode); \
 	}
 WRAP_OPEN(open)
 WRAP_OPEN(open64)
@@ -205,7 +208,8 @@ WRAP_OPEN(open64)
 		if (!real)                                       \
 			real = next(#name);                      \
 		int is_new = command == F_DUPFD || command == F_DUPFD_CLOEXEC; \
-		return is_new && refused(DESCRIPTOR, EMFILE) ? -1 : real(fd, command, arg); \
+		return is_new && refused(DESCRIPTOR, EMFILE) ? -1 \
+							     : real(fd, command, arg); \
 	}
 WRAP_FCNTL(fcntl)
 WRAP_FCNTL(fcntl64)

@@ -37,7 +37,7 @@ def test_a_program_that_fails_before(bench, fault):
 
 def test_a_rehearsal_that_hangs_is_ended(bench):
     sink = bench.sink()
-    config, millrace = start(bench, sink.addresses, top="start_timeout: 100ms")
+    config, millrace = start(bench, sink.addresses, top="start_timeout: 2s")
     millrace.point_at(set_fault(bench, "rehearse", "hang"))
     assert "in time" in "\n".join(millrace.refuse_upgrade())
     wait_children(millrace)

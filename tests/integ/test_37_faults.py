@@ -113,13 +113,13 @@ class Clients(threading.Thread):
                 except OSError:
                     self.cuts += 1
                     now = time.monotonic()
-                    self.open_to_doubt += sum(now - t < 3 for t in recent[i])
+                    self.open_to_doubt += sum(now - t < 12 for t in recent[i])
                     if sockets[i]:
                         sockets[i].close()
                     sockets[i], rest[i] = None, b""
                     if self.is_done:
                         return
-                recent[i] = recent[i][-1000:]
+                recent[i] = recent[i][-2000:]
             time.sleep(0.01)
         for s in sockets:
             if s:
@@ -156,11 +156,12 @@ class Rig:
         self.answer = self.millrace.ctl("upgrade", check=False)
 
     def worker(self):
-        workers = sorted(wait_ready(self.millrace).items())
+        """Who gets the signal next."""
+        workers = sorted(wait_ready(self.millrace).values())
         return workers[self.injections % len(workers)]
 
     def signal_worker(self, sig):
-        slot, pid = self.worker()
+        pid = self.target
         said = len(self.millrace.err)
         os.kill(pid, sig)
         wait_for(lambda: not is_alive(pid) or self.ends() or
@@ -190,6 +191,7 @@ class Rig:
         lines = len(m.err)
         self.injections += 1
         self.workers_before = list(m.worker_pids().values())
+        self.target = self.worker()
         m.arm(role, CLASSES[name], n)
         where = f"{what} {'master' if role == MASTER else 'child'} {name} {n}: "
         try:
