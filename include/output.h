@@ -49,8 +49,8 @@ struct output_type {
 	/* Records queued or in flight. */
 	uint64_t (*pending)(const struct output *out);
 	/* Worker that leaves, its successor is ready and waits: sends what it holds over the channel. Blocks for as long as
-	 * the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was sent is no
-	 * longer pending(). */
+	 * the channel is full, at most until deadline_us (clock_us); what could not be sent stays with us. What was sent
+	 * is no longer pending(). */
 	void (*hand_over)(struct output *out, int channel, uint64_t deadline_us);
 	/* Worker: takes over one message of this output. Takes fd (-1: none). Whatever it cannot place is counted. */
 	void (*take_over)(struct output *out, const struct handover *msg, size_t len, int fd);

@@ -19,7 +19,7 @@ enum link_type {
 	LINK_READY,  /* worker: it serves, or waits for what its predecessor hands over */
 	LINK_FATAL,  /* worker: cannot start; text says why. It leaves with WORKER_EXIT_FATAL */
 	LINK_DRAIN,  /* master: read what is there, deliver, leave; value: microseconds until the deadline */
-	LINK_LEND,   /* master: with a descriptor: read it, too, of input `name`, for the vacant slot `slot`; without: no more */
+	LINK_LEND,   /* master: with a descriptor: read it, too, of input `name`, for the vacant `slot`; without: no more */
 	LINK_LOG,    /* master: value is the enum log_level */
 	LINK_REOPEN, /* master: append to this descriptor from now on: output `name`, or "" for the log */
 	LINK_DONE,   /* worker: all of the finite input `name` is delivered, or given up and counted */

@@ -109,7 +109,7 @@ void monitor_child_look(struct master *m)
 	uint64_t now_us = clock_us(), again_us = UINT64_MAX;
 	ev_timer_stop(m->loop, &mc->timer);
 	if (m->is_draining || mc->is_leaving)
-		return; /* a new one would see little more than the end, or is our heir's; or we have not begun */
+		return; /* a new one would see little more than the end; or we have not begun */
 	switch (restart_next(&mc->restart, now_us, m->cf->start_timeout, &again_us)) {
 	case RESTART_START:
 		start(mc);

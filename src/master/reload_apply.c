@@ -143,7 +143,8 @@ static void look_at_rolling(struct reload *r)
 		if (s->restart.state != RESTART_REMOVED) {
 			int code = roll_end(s);
 			if (code != 0 && code != -EBUSY)
-				reload_give_up(r, "No worker can be made to end: no descriptor is free; reload again.", NULL);
+				reload_give_up(r, "No worker can be made to end: no descriptor is free; reload again.",
+					       NULL);
 			return;
 		}
 		remove_last_slot(m);

@@ -24,6 +24,7 @@ static struct conf_output conf_output = {.name = "shards", .type = CONF_OUTPUT_T
 static struct input inputs[3];
 static struct output output;
 static struct slot slot;
+static struct worker_process process;
 static unsigned seed;
 
 static unsigned any(void)
@@ -58,7 +59,8 @@ static void setup(void)
 		snprintf(name, sizeof(name), "10.0.0.%u:8125", i);
 		stats_name(m.stats, STATS_BACKEND, i, name, 0, 0, "tcp");
 	}
-	slot = (struct slot){.m = &m, .page = stats_slot_page(m.stats, 0, 0)};
+	slot = (struct slot){.m = &m};
+	process = (struct worker_process){.slot = &slot, .page = stats_slot_page(m.stats, 0, 0)};
 }
 
 static void teardown(void)
@@ -111,7 +113,7 @@ static bool die(void)
 {
 	struct text t = {0};
 	uint64_t before = stats_slot(m.page, 0)->unbelievable_ends;
-	death_account(&m, &slot, false, &t);
+	death_account(&m, &process, false, &t);
 	text_free(&t);
 	return stats_slot(m.page, 0)->unbelievable_ends == before;
 }
@@ -141,39 +143,39 @@ static void zeros(void)
 static void used_most(void)
 {
 	for (unsigned s = 0; s < STATS_FILE_SCOPES; s++)
-		slot.page->shared->used[s] = UINT32_MAX;
+		process.page->shared->used[s] = UINT32_MAX;
 }
 
 static void used_one_more(void)
 {
-	slot.page->shared->used[STATS_BACKEND] = STATS_BACKENDS_MAX + 1;
+	process.page->shared->used[STATS_BACKEND] = STATS_BACKENDS_MAX + 1;
 }
 
 static void went_back(void)
 {
-	count(slot.page, UINT64_MAX - 1); /* minus two, and it balances */
+	count(process.page, UINT64_MAX - 1); /* minus two, and it balances */
 }
 
 static void too_much(void)
 {
 	for (unsigned i = 0; i < 1u << 31; i += 1u << 30)
-		count(slot.page, 1u << 30);
-	stats_input(slot.page, 0)->received_bytes = UINT64_MAX / 2;
-	count(slot.page, 1);
+		count(process.page, 1u << 30);
+	stats_input(process.page, 0)->received_bytes = UINT64_MAX / 2;
+	count(process.page, 1);
 }
 
 static void negative(void)
 {
-	stats_backend(slot.page, 0)->queued_records = UINT64_MAX - 6; /* balances: minus seven */
-	stats_backend(slot.page, 0)->delivered_records = 7;
-	stats_touch(slot.page, STATS_BACKEND, 0);
-	stats_publish(slot.page);
+	stats_backend(process.page, 0)->queued_records = UINT64_MAX - 6; /* balances: minus seven */
+	stats_backend(process.page, 0)->delivered_records = 7;
+	stats_touch(process.page, STATS_BACKEND, 0);
+	stats_publish(process.page);
 }
 
 static void unbalanced(void)
 {
-	stats_input(slot.page, 0)->received_lines++;
-	count(slot.page, 0);
+	stats_input(process.page, 0)->received_lines++;
+	count(process.page, 0);
 }
 
 static void (*const patterns[])(void) = {ff, zeros, used_most, used_one_more, went_back, too_much, negative, unbalanced};
@@ -182,9 +184,9 @@ START_TEST(test_pattern)
 {
 	for (unsigned which = 0; which < STATS_SLOT_PAGES; which++)
 		count(stats_slot_page(m.stats, SIBLING, which), 7);
-	count(slot.page, LINES);
+	count(process.page, LINES);
 	stats_belief_look(m.belief, clock_us());
-	count(slot.page, 1); /* since the last look: not known, when the page cannot be believed */
+	count(process.page, 1); /* since the last look: not known, when the page cannot be believed */
 	patterns[_i]();
 	ck_assert(!die());
 	for (unsigned which = 0; which < STATS_SLOT_PAGES; which++)
@@ -195,7 +197,7 @@ START_TEST(test_pattern)
 	ck_assert_uint_eq(stats_named(m.copy, 0, STATS_INPUT, 0, "received_lines"), LINES);
 	ck_assert_uint_eq(stats_named(m.copy, 0, STATS_BACKEND, BACKENDS - 1, "lost_at_death_records"), LINES);
 	/* the next one goes on with it */
-	count(slot.page, 5);
+	count(process.page, 5);
 	ck_assert(die());
 	ck_assert_int_eq(stats_copy_take(m.copy, &err), 0);
 	ck_assert_uint_eq(stats_named(m.copy, 0, STATS_INPUT, 0, "received_lines"), LINES + 5);
@@ -211,23 +213,23 @@ START_TEST(test_sequence)
 	uint64_t lines = 0;
 	for (unsigned i = 0; i < ARRAY_LEN(sequences); i++) {
 		lines += LINES;
-		count(slot.page, LINES);
-		slot.page->shared->sequence = sequences[i];
+		count(process.page, LINES);
+		process.page->shared->sequence = sequences[i];
 		ck_assert(die());
-		ck_assert_uint_eq(slot.page->shared->sequence & 1, 0);
+		ck_assert_uint_eq(process.page->shared->sequence & 1, 0);
 		assert_account(lines);
 	}
 	/* who waits for one that stays odd waits once */
-	slot.page->shared->sequence |= 1;
+	process.page->shared->sequence |= 1;
 	ck_assert_int_eq(stats_copy_take(m.copy, &err), -EAGAIN);
 	uint64_t since_us = clock_us();
 	for (unsigned i = 0; i < 10; i++)
 		ck_assert_int_eq(stats_copy_take(m.copy, &err), -EAGAIN);
 	ck_assert_uint_lt(clock_us() - since_us, 100000);
 	/* and nobody ends for one that is found later */
-	slot.page->shared->sequence |= 1;
-	count(slot.page, 0);
-	ck_assert_uint_eq(slot.page->shared->sequence & 1, 0);
+	process.page->shared->sequence |= 1;
+	count(process.page, 0);
+	ck_assert_uint_eq(process.page->shared->sequence & 1, 0);
 	m.page->shared->used[STATS_SLOT] = 0;
 	ck_assert(die());
 }
@@ -237,11 +239,11 @@ END_TEST
 START_TEST(test_reader_follows)
 {
 	struct stats_copy *reader = stats_copy_new(m.stats);
-	count(slot.page, LINES);
+	count(process.page, LINES);
 	stats_belief_look(m.belief, clock_us());
 	for (unsigned i = 0; i < 3; i++) {
-		slot.page->shared->sequence = UINT64_C(1) << (20 * i + 8);
-		memset(slot.page->published, 0x55, 1 << 20);
+		process.page->shared->sequence = UINT64_C(1) << (20 * i + 8);
+		memset(process.page->published, 0x55, 1 << 20);
 		ck_assert_int_eq(stats_copy_take(reader, &err), 0);
 		ck_assert(!die());
 		ck_assert_int_eq(stats_copy_take(reader, &err), 0);
@@ -276,27 +278,27 @@ START_TEST(test_batch)
 	bool can_be = true;
 	for (unsigned i = 0; i < 3; i++) {
 		receive(batch(i));
-		ck_assert_uint_eq(input_lost_at_death(&inputs[i], batch(i), slot.page, &can_be), 4);
-		ck_assert_uint_eq(input_lost_at_death(&inputs[i], batch(i), slot.page, &can_be), 0); /* cleared */
+		ck_assert_uint_eq(input_lost_at_death(&inputs[i], batch(i), process.page, &can_be), 4);
+		ck_assert_uint_eq(input_lost_at_death(&inputs[i], batch(i), process.page, &can_be), 0); /* cleared */
 		ck_assert(can_be);
 	}
 	/* the first is published, and five bytes of the second; and its datagrams are counted */
 	receive(batch(0));
 	batch(0)->done = batch(0)->datagrams_counted = 1;
 	batch(0)->done_bytes = 6;
-	ck_assert_uint_eq(input_lost_at_death(&inputs[0], batch(0), slot.page, &can_be), 1);
+	ck_assert_uint_eq(input_lost_at_death(&inputs[0], batch(0), process.page, &can_be), 1);
 	/* a packet in a device's memory */
 	receive(batch(2));
 	batch(2)->iovecs[1].iov_base = line_text;
-	ck_assert_uint_eq(input_lost_at_death(&inputs[2], batch(2), slot.page, &can_be), 4);
+	ck_assert_uint_eq(input_lost_at_death(&inputs[2], batch(2), process.page, &can_be), 4);
 	/* the worker, or we, have it elsewhere: after an exec */
 	receive(batch(1));
 	batch(1)->base = (const void *)((uintptr_t)batch(1)->base + 4096);
 	for (unsigned i = 0; i < 2; i++)
 		batch(1)->iovecs[i].iov_base = (char *)batch(1)->iovecs[i].iov_base + 4096;
-	ck_assert_uint_eq(input_lost_at_death(&inputs[1], batch(1), slot.page, &can_be), 4);
+	ck_assert_uint_eq(input_lost_at_death(&inputs[1], batch(1), process.page, &can_be), 4);
 	ck_assert(can_be);
-	stats_publish(slot.page);
+	stats_publish(process.page);
 	ck_assert(die());
 	stats_copy_take(m.copy, NULL);
 	ck_assert_uint_eq(sum(STATS_INPUT, 0, "lost_at_death_datagrams"), 2);
@@ -336,10 +338,10 @@ START_TEST(test_batch_pattern)
 				r->messages[1].msg_len = 100000, r->base = r - 1000000;
 			if (k == 9) /* before the slab */
 				r->iovecs[1].iov_base = r, r->base = (void *)UINTPTR_MAX;
-			ck_assert_uint_eq(input_lost_at_death(&inputs[i], r, slot.page, &can_be), 0);
+			ck_assert_uint_eq(input_lost_at_death(&inputs[i], r, process.page, &can_be), 0);
 			ck_assert_msg(!can_be, "pattern %u of input %u", k, i);
 			can_be = true;
-			ck_assert_uint_eq(input_lost_at_death(&inputs[i], r, slot.page, &can_be), 0);
+			ck_assert_uint_eq(input_lost_at_death(&inputs[i], r, process.page, &can_be), 0);
 			ck_assert(can_be);
 		}
 	}
@@ -368,7 +370,7 @@ START_TEST(test_random)
 	memcpy(before, sibling, l->page_bytes);
 	for (unsigned run = 0; run < RANDOM_RUNS; run++) {
 		seed = run;
-		count(slot.page, LINES);
+		count(process.page, LINES);
 		stats_belief_look(m.belief, clock_us());
 		lines += LINES;
 		for (unsigned i = 0; i < 3; i++)
@@ -427,7 +429,7 @@ static _Noreturn void child_run(unsigned number, unsigned which)
 START_TEST(test_child)
 {
 	int status;
-	count(slot.page, 7);
+	count(process.page, 7);
 	pid_t child = fork();
 	if (child == 0)
 		child_run((unsigned)_i / 2, (unsigned)_i % 2);
