@@ -275,6 +275,10 @@ static int make_shared(struct master *m, struct err *err)
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
 	resume_endpoints(m);
+	if (master_resumes())
+		store_note_all(m);
+	else
+		store_adopt(m);
 	int r = generation_outputs(m, cf, &g, err);
 	if (r == 0)
 		r = generation_inputs(m, cf, &g, err);
@@ -288,6 +292,8 @@ static int make_shared(struct master *m, struct err *err)
 		return r;
 	}
 	generation_enter(m, &g, &none);
+	if (!master_resumes())
+		registry_sweep(&m->registry); /* what systemd had and nobody reads */
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;

@@ -257,6 +257,17 @@ void notify_status(struct master *m);    /* after each change of a slot */
 void notify_reloading(struct master *m); /* until notify_ready */
 void notify_stopping(struct master *m);
 
+void notify_feed(struct master *m);	 /* the watchdog, before what takes its time */
+void notify_tell(const struct master *m, const char *text, int fd); /* a copy of fd goes with it; -1: none */
+
+/* store.c: sockets in systemd's descriptor store. store_adopt: those that it gives back at a start, or that a .socket unit
+ * has. store_note_all: the program before has stored those that were taken over. */
+bool store_is_there(void);
+void store_adopt(struct master *m);
+void store_note_all(struct master *m);
+void store_update(struct master *m); /* after each change */
+void store_clear(struct master *m);
+
 /* account.c: lines for the log */
 void account_start(struct master *m);
 void account_second(struct master *m);

@@ -141,6 +141,8 @@ void roll_left(struct worker_process *p)
 
 void roll_taken(struct slot *s, const struct worker_process *by)
 {
+	if (by == s->now && !s->now->is_leaving)
+		s->now->kill_at_us = 0; /* roll_look */
 	if (by == s->now || by == s->next || by == s->taker) {
 		close_end(&s->taking);
 		s->taker = NULL;
@@ -306,7 +308,9 @@ uint64_t roll_look(struct slot *s, uint64_t now_us)
 		return s->take_by_us;
 	if (page_without_process(s) != NULL)
 		roll_count_untaken(s);
-	return UINT64_MAX;
+	if (!s->is_ending) /* it reads nothing before it has seen the end: is it there at all? */
+		s->now->kill_at_us = now_us + MASTER_LATE_US;
+	return s->is_ending ? UINT64_MAX : s->now->kill_at_us;
 }
 
 /* One at a time, so that the others go on meanwhile. */

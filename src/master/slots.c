@@ -147,6 +147,7 @@ static _Noreturn void run(void *owner, int link)
 	    .slot = p->slot->number,
 	    .which = p->which,
 	    .n_slots = m->n_slots_wanted,
+	    .are_stored = store_is_there(),
 	    .stats = m->stats,
 	    .registry = &m->registry,
 	    .receive = m->receive,
@@ -283,6 +284,13 @@ static bool all_failed(const struct master *m)
 	return true;
 }
 
+static const char *what_it_was_to_do(const struct worker_process *p)
+{
+	if (p->is_leaving)
+		return "leave in time";
+	return p->is_ready ? "take over in time" : "become ready within start_timeout";
+}
+
 /* A process that does not do what it was asked to in time. Returns when to look again. */
 static uint64_t look_at_process(struct worker_process *p, uint64_t now_us)
 {
@@ -290,8 +298,7 @@ static uint64_t look_at_process(struct worker_process *p, uint64_t now_us)
 		return UINT64_MAX;
 	if (now_us < p->kill_at_us)
 		return p->kill_at_us;
-	log_error("worker %u did not %s: killing it", p->slot->number,
-		  p->is_leaving ? "leave in time" : "become ready within start_timeout");
+	log_error("worker %u did not %s: killing it", p->slot->number, what_it_was_to_do(p));
 	process_signal(&p->child.process, SIGKILL);
 	p->kill_at_us = now_us + p->slot->m->cf->start_timeout;
 	return p->kill_at_us;

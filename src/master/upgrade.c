@@ -224,6 +224,7 @@ static void execute(struct upgrade *u, char why[300])
 	setenv(UPGRADE_ENVIRONMENT, how, 1);
 	log_info("upgrade: executing %s in place", program_path);
 	notify_reloading(m); /* READY is the new program's */
+	notify_feed(m);
 	fflush(NULL);
 	inherit_all(m, true);
 	for (unsigned i = 0; i < 3; i++)

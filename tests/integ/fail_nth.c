@@ -142,7 +142,7 @@ int posix_memalign(void **p, size_t alignment, size_t size)
 	return *p ? 0 : ENOMEM;
 }
 
-/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error ------------------------------ */
+/* -- what has a fixed list of arguments: result, name, declared and passed, class and the error -------- */
 
 #define WRAP(type, name, declared, passed, class, code, failure) \
 	type name declared                                       \

@@ -9,7 +9,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import BUILD, free_port, wait_for
+from conftest import BUILD, ROOT, free_port, wait_for
 from faults import Counters, Sender, is_alive, wait_ready, wait_settled
 from peers import Collector, client, needs_root
 from upgrade_rig import FAULTS, compiled, refuse, set_fault, start, wait_children
@@ -37,7 +37,7 @@ def test_a_program_that_fails_before(bench, fault):
 
 def test_a_rehearsal_that_hangs_is_ended(bench):
     sink = bench.sink()
-    config, millrace = start(bench, sink.addresses, top="start_timeout: 100ms")
+    config, millrace = start(bench, sink.addresses, top="start_timeout: 2s")
     millrace.point_at(set_fault(bench, "rehearse", "hang"))
     assert "in time" in "\n".join(millrace.refuse_upgrade())
     wait_children(millrace)
@@ -220,6 +220,46 @@ def test_another_user_with_ambient_capabilities(bench):
     sink.wait_lines(500)
     p.send_signal(signal.SIGTERM)
     assert p.wait() == 0
+
+
+@pytest.mark.soak
+def test_from_another_build(bench):
+    """One with a smaller counter table, a counter that has another name by now, and one input type less."""
+    tree = bench.path / "tree"
+    tree.mkdir()
+    subprocess.run(f"git -C {ROOT} ls-files -z -- src include Makefile etc tools tests docs | "
+                   f"tar -C {ROOT} --null -T - -c | tar -x -C {tree}", shell=True, check=True)
+    for name in subprocess.run(["grep", "-rl", "budget_hits", "src", "include"], cwd=tree, capture_output=True, text=True).stdout.split():
+        (tree / name).write_text((tree / name).read_text().replace("budget_hits", "budget_ends"))
+    for name, before, after in (("include/stats.h", "STATS_BACKENDS_MAX = 10064", "STATS_BACKENDS_MAX = 5064"),
+                                ("include/stats.h", "STATS_ENDPOINTS_MAX = 16384", "STATS_ENDPOINTS_MAX = 8192"),
+                                ("src/input/input.c", "    {CONF_INPUT_TYPE_UNIXGRAM, &input_unixgram},\n", "")):
+        text = (tree / name).read_text()
+        assert before in text
+        (tree / name).write_text(text.replace(before, after))
+    subprocess.run(["make", "-s", "-j2", "build/millrace"], cwd=tree, check=True)
+    sink = bench.sink("--number", ports=2)
+    port = free_port()
+    inputs = {"udp": '{ type: udp, bind: "127.0.0.1:{port}", to: [out] }', "tcp": f'{{ type: tcp, bind: "127.0.0.1:{port}", to: [out] }}'}
+    config, millrace = start(bench, sink.addresses, inputs=inputs)
+    sender = Sender(bench, "--sources", 64, "--pps", 3000, "--time", "120s")
+    sink.wait_lines(1000)
+    total = 0
+    for program in (tree / "build/millrace", BUILD / "millrace", tree / "build/millrace", BUILD / "millrace"):
+        millrace.point_at(program)
+        millrace.upgrade()
+        here = sink.report()["lines"]
+        sink.wait_lines(here + 1000)
+        millrace.check()
+        now = Counters(millrace).sum("input", "received_lines")
+        assert now >= total
+        total = now
+    lines = sender.stop()["lines"]
+    report = sink.wait_lines(lines)
+    assert (report["distinct"], report["doubles"]) == (lines, 0)
+    counters = wait_settled(millrace)
+    assert counters.sum("input", "received_lines") == lines == counters.sum("backend", "delivered_records")
+    assert counters.unbalanced() == []
 
 
 # -- much that is under way ---------------------------------------------------------------------------------------------

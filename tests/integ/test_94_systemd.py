@@ -148,3 +148,39 @@ def test_a_capture_behind_the_hardening(unit):
     assert unit.user_of(next(iter(unit.processes(r"millrace/\d+")))) == "millrace"
     unit.ctl("stop", "millrace")
     assert unit.show("Result") == "success"
+
+
+def test_what_waits_while_nobody_lives(unit):
+    """kill -9 of the master: sockets are in systemd's store, and what comes meanwhile is read by who is started next."""
+    unit.drop_in(Service={"RestartSec": "2s"})
+    inputs = {"udp": {"type": "udp", "bind": "127.0.0.1:8125", "to": "o"}, "tcp": {"type": "tcp", "bind": "127.0.0.1:8125", "to": "o"},
+              "more": {"type": "tcp", "bind": "127.0.0.1:8200", "to": "o"}}
+    outputs = {"o": statsite(["127.0.0.1:9001"])}
+
+    def write():
+        unit.path(CONFIG).write_text(config(inputs, outputs, control="/run/millrace/control.sock", user="millrace", workers=2))
+    write()
+    unit.ctl("start", "millrace")
+    n_stored = lambda: int(unit.show("NFileDescriptorStore"))
+    wait_for(lambda: n_stored() == 4, "the sockets to be stored")
+    del inputs["more"]
+    write()
+    unit.ctl("reload", "millrace")
+    wait_for(lambda: n_stored() == 3, "the removed one to be gone")
+    unit.run("millracectl", "upgrade")
+    assert n_stored() == 3
+    for _ in range(2):
+        pid = unit.show("MainPID")
+        unit.run("kill", "-KILL", pid)
+        wait_for(lambda: not unit.processes(r"millrace(/.*)?"), "all to be gone")
+        unit.run("millrace-replay", "-q", "--lines", 100, "127.0.0.1:8125")
+        wait_for(lambda: unit.show("ActiveState") == "active" and unit.show("MainPID") not in ("0", pid), "another one", 20)
+        wait_for(lambda: sum(b["delivered_records"] for b in unit.status()["backends"]) == 100, "what waited")
+        unit.run("millracectl", "check")
+        unit.lines_pass(200)
+        assert n_stored() == 3
+    unit.ctl("restart", "millrace")
+    unit.lines_pass(200)
+    assert n_stored() == 3
+    unit.ctl("stop", "millrace")
+    assert unit.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
