@@ -35,12 +35,7 @@ void reload_apply_at_once(struct reload *r)
 static int add_slots(struct master *m, unsigned n, struct err *err)
 {
 	if (n > m->n_slots && !resume_is_done()) /* the page behind the last one is its */
-<<<<<<< HEAD
 		return err_set(err, -EBUSY, "No more workers now: some of the program before have not ended; try again.");
-=======
-		return err_set(err, -EBUSY,
-			       "Workers of the program before have not ended yet: no more workers; try again.");
->>>>>>> unit
 	int r = receive_reach(m->receive, n, err);
 	for (unsigned i = m->n_slots; r == 0 && i < n; i++)
 		if (i >= stats_slots(m->stats))

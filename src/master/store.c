@@ -182,7 +182,6 @@ static void adopt(struct master *m, int fd, const char *name)
 	struct endpoint like = {.group = -1}, *ep;
 	char shown[128] = "";
 	bool is_known = find_out(fd, name, &like, shown);
-<<<<<<< HEAD
 	struct endpoint_state state = {
 	    .type = is_known ? like.ops->name : "",
 	    .name = shown,
@@ -194,12 +193,6 @@ static void adopt(struct master *m, int fd, const char *name)
 	    .n_fds = 1,
 	    .fds = &fd,
 	};
-=======
-	struct endpoint_state state = {.type = is_known ? like.ops->name : "", .name = shown, .input = "",
-				       .address = like.address,
-				       .group = -1, .path_device = like.path_device, .path_inode = like.path_inode,
-				       .n_fds = 1, .fds = &fd};
->>>>>>> unit
 	if (!is_known) {
 		close(fd);
 		return;
