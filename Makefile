@@ -94,7 +94,7 @@ endif
 .PHONY: all deps run check check-unit check-pure check-fuzz check-integ test soak bench bench-packets bench-seed fuzz lint install uninstall deb image docs clean help
 .SECONDARY:
 
-all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs $(DPDK_SENDER) ## build all programs into build/
+all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs $B/tests/fail_nth.so $(DPDK_SENDER) ## build all programs into build/
 
 deps: ## install what is missing (Debian packages; needs root)
 	@tools/deps
@@ -215,6 +215,11 @@ $(BENCHES:tests/bench/%.c=$B/tests/%): $B/tests/%: $B/obj/tests/bench/%.o $B/lib
 $B/tests/dpdk_ring_sender: $B/obj/tests/integ/dpdk_ring_sender.o
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ -lpcap $(LIBS)
+
+# Calls are made to fail with it, of a program that is not sanitized.
+$B/tests/fail_nth.so: tests/integ/fail_nth.c
+	@mkdir -p $(@D)
+	$Q$(CC) $(SYSROOT:%=--sysroot=%) -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -shared -o $@ $< -ldl
 
 $B/obj/tests/integ/dpdk%.o $B/obj/src/input/dpdk%.o $B/obj/tests/unit/test_rss.o $B/obj/tests/unit/test_dpdk%.o: CPPFLAGS += $(DPDK_CPPFLAGS)
 

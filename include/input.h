@@ -37,6 +37,7 @@ enum input_leave {
 	INPUT_ALL_END,	  /* the program ends: so do all sockets and connections */
 	INPUT_SLOT_ENDS,  /* nobody comes after us: our own sockets end, shared ones stay, connections go to siblings */
 	INPUT_SLOT_STAYS, /* somebody comes after us: sockets stay, connections are for him */
+	INPUT_STORED,	  /* the program ends; sockets stay in a store, for the next one; connections end */
 };
 
 /* One row for each type of input, and of a capture for each driver. The master's part is `endpoint`; the functions here are
@@ -179,7 +180,7 @@ void source_free(struct source *s);
 /* Worker: nobody goes on with what this source reads. */
 static inline bool input_ends(const struct source *s)
 {
-	return s->in->leave == INPUT_ALL_END || (s->ep && s->ep->ends);
+	return s->in->leave == INPUT_ALL_END || (s->in->leave == INPUT_STORED && !s->ep) || (s->ep && s->ep->ends);
 }
 
 /* Master: type and cf. `like`: an input of the same name and type that this one takes the place of, or NULL. 0, or -errno

@@ -30,8 +30,9 @@ struct output_type {
 	/* Master: makes what all workers share (out->shared, and out->shared_fd when it can be sent). 0, or -errno with
 	 * err. */
 	int (*prepare)(struct output *out, struct err *err);
-	/* Master, or a child of it that shares out->shared: the part of prepare that takes long. NULL: there is none. */
-	void (*fill)(struct output *out);
+	/* Master, or a child of it that shares out->shared: the part of prepare that takes long. NULL: there is none.
+	 * 0, or -errno with err. */
+	int (*fill)(struct output *out, struct err *err);
 	/* Master: gives up what prepare made, in this process. NULL: nothing. */
 	void (*unprepare)(struct output *out);
 	/* Worker: opens sockets, starts threads and timers. A peer that is away is no error. 0, or -errno with err. */

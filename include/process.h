@@ -54,7 +54,6 @@ struct try {
 	int fd;
 	bool is_late; /* it was killed since it took too long */
 	/* Set before try_start, else zero: */
-	void (*on_fork)(void *arg); /* in the child, before it closes descriptors */
 	bool takes_output; /* what is written to 1 and 2 comes back, too: by a program that the function executes */
 	int keep[4];	   /* descriptors that stay open */
 	unsigned n_keep;

@@ -241,11 +241,11 @@ unsigned stats_room(const struct stats *st);
 void stats_free(struct stats *st); /* unmaps; NULL is fine */
 
 /* A child of the master, right after fork and before it closes descriptors: all but its own page is mapped for reading
- * only from now on, and all descriptors of the pages are closed. stats_child_none: it has no page. 0, or -errno with err,
- * and it must end. */
+ * only from now on, and all descriptors of the pages are closed. 0, or -errno with err, and it must end.
+ * stats_child_none: it has none of the pages any more; also when descriptors are closed already. */
 int stats_child_worker(struct stats *st, unsigned slot, unsigned which, struct err *err);
 int stats_child_monitor(struct stats *st, struct err *err);
-int stats_child_none(struct stats *st, struct err *err);
+void stats_child_none(struct stats *st);
 
 /* Master: how many files there are, and the descriptor of one, opened for reading only, for a reader of another process:
  * the main one, the monitor's, each slot's in order. Borrowed; close-on-exec. -1: there is no such file. */

@@ -60,6 +60,7 @@ enum {
 struct worker_setup {
 	const struct conf *cf;
 	unsigned slot, n_slots;
+	bool are_stored; /* sockets outlive all of us: see src/master/store.c */
 	unsigned which; /* of the slot's two pages and receive batches is ours */
 	struct stats *stats;
 	struct registry *registry;

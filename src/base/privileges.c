@@ -54,6 +54,7 @@ int privileges_keep(uint64_t capabilities, struct err *err)
 {
 	uint64_t set = privileges_have() & capabilities;
 	cap_reset_ambient();
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* children may run as the same user; an exec sets it again */
 	int r = bound(set);
 	if (r == 0)
 		r = install(set, set);

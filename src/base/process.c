@@ -3,6 +3,7 @@
  * process: see process.h. Who is in the list has not been reaped, so its number is nobody else's.
  */
 #include <errno.h>
+#include <event.h>
 #include <limits.h>
 #include <poll.h>
 #include <process.h>
@@ -86,7 +87,7 @@ static bool reap(struct process *p, int *status)
 
 static void ended(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct process *p = io->data;
 	int status;
 	if (reap(p, &status))

@@ -4,6 +4,7 @@
  * a pipe, its end is told by its pidfd.
  */
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
@@ -16,8 +17,6 @@ static _Noreturn void child(const struct try *t, try_function *f, void *arg, int
 {
 	struct text said = {0};
 	int keep[ARRAY_LEN(t->keep) + 1];
-	if (t->on_fork != NULL)
-		t->on_fork(arg);
 	memcpy(keep, t->keep, sizeof(t->keep));
 	keep[t->n_keep] = fd;
 	proc_close_others(keep, t->n_keep + 1);
@@ -69,7 +68,7 @@ static bool read_on(struct try *t)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)events;
+	event_keep(loop, io, events);
 	if (!read_on(io->data))
 		ev_io_stop(loop, io);
 }

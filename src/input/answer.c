@@ -8,6 +8,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <event.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -80,7 +81,7 @@ static void answer_go_on(struct answer *a)
 
 static void writable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	answer_go_on(io->data);
 }
 

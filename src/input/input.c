@@ -3,6 +3,7 @@
  * What all inputs share: the table of types (master), sources and the cutting of batches into lines (worker).
  * Reads no socket itself.
  */
+#include <event.h>
 #include <input.h>
 
 #include "invalid.h"
@@ -185,7 +186,7 @@ uint64_t input_lost_at_death(struct input *in, struct receive_batch *r, struct s
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct source *s = io->data;
 	s->in->on_readable(s);
 }

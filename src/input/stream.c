@@ -8,6 +8,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
@@ -128,7 +129,7 @@ static bool accept_some(struct listener *l, unsigned most)
 
 static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	accept_some(io->data, ACCEPT_AT_ONCE);
 }
 

@@ -252,11 +252,15 @@ static void account_output(const struct master *m, unsigned index)
 				 (ull)unconfirmed);
 	}
 	say_why(out->name, &all);
+	char untaken[64] = ""; /* by a worker that was killed as it took them over */
+	if (all.passed_records > all.taken_over_records)
+		snprintf(untaken, sizeof(untaken), " + %llu handed over and lost",
+			 (ull)(all.passed_records - all.taken_over_records));
 	log_info("output \"%s\": %llu offered = %llu delivered + %llu unconfirmed + %llu failed + %llu dropped + %llu "
-		 "lost at death",
+		 "lost at death%s",
 		 out->name, (ull)own.offered_records, (ull)all.delivered_records, (ull)all.unconfirmed_records,
 		 (ull)all.failed_records, (ull)(dropped_by(&all) + own.dropped_shutdown_records),
-		 (ull)(all.lost_at_death_records + own.lost_at_death_records));
+		 (ull)(all.lost_at_death_records + own.lost_at_death_records), untaken);
 }
 
 void account_drain(struct master *m)

@@ -9,11 +9,12 @@
 #include "master.h"
 
 #include <errno.h>
+#include <event.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_MAX = 16, LINE_BYTES = 256, INVALID_SHOWN = 32, SOCKET_MODE = 0660 };
+enum { CLIENTS_MAX = CONTROL_CLIENTS_MAX, LINE_BYTES = 256, INVALID_SHOWN = 32, SOCKET_MODE = 0660 };
 static const double client_seconds = 5;
 
 struct client {
@@ -210,12 +211,15 @@ void control_answer(struct master *m, uint64_t client, struct text *t)
 	}
 }
 
-int control_client_fd(const struct master *m, uint64_t client)
+unsigned control_guests(const struct master *m, struct control_guest guests[CONTROL_CLIENTS_MAX])
 {
-	for (size_t i = 0; client && m->control && i < CLIENTS_MAX; i++)
-		if (m->control->clients[i].control && m->control->clients[i].number == client)
-			return m->control->clients[i].fd;
-	return -1;
+	unsigned n = 0;
+	for (size_t i = 0; m->control && i < CLIENTS_MAX; i++) {
+		const struct client *c = &m->control->clients[i];
+		if (c->control && (c->is_waiting || c->len == 0))
+			guests[n++] = (struct control_guest){.fd = c->fd, .is_waiting = c->is_waiting};
+	}
+	return n;
 }
 
 /* True when the client is done. */
@@ -246,7 +250,7 @@ static bool answer(struct client *c, size_t len)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct client *c = io->data;
 	if (c->is_waiting) { /* it has asked; it may have closed its side behind the command */
 		ev_io_stop(c->control->m->loop, io);
@@ -311,16 +315,20 @@ static struct client *client_new(struct control *control, int fd)
 
 static void acceptable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd != -1)
 		client_new(io->data, fd);
 }
 
-uint64_t control_adopt_client(struct master *m, int fd)
+uint64_t control_adopt(struct master *m, const struct control_guest *guest)
 {
-	struct client *c = m->control ? client_new(m->control, fd) : NULL;
-	if (!c)
+	if (!m->control) {
+		close(guest->fd);
+		return 0;
+	}
+	struct client *c = client_new(m->control, guest->fd);
+	if (!c || !guest->is_waiting)
 		return 0;
 	c->is_waiting = true;
 	ev_timer_stop(m->loop, &c->timeout);

@@ -26,24 +26,25 @@ static void account_kafka(struct stats_page *page, unsigned index)
 	stats_touch(page, STATS_KAFKA, index);
 }
 
-static uint64_t account_output(struct stats_page *page, const struct output *out)
+static uint64_t account_output(struct stats_page *page, unsigned index)
 {
-	struct stats_output *st = stats_output(page, out->index);
+	struct stats_output *st = stats_output(page, index);
 	uint64_t lost = st->held_records;
-	st->lost_at_death_records += st->held_records;
+	st->lost_at_death_records += lost;
 	st->held_records = 0;
-	stats_touch(page, STATS_OUTPUT, out->index);
-	if (out->cf->type == CONF_OUTPUT_TYPE_KAFKA)
-		account_kafka(page, out->index);
+	stats_touch(page, STATS_OUTPUT, index);
 	return lost;
 }
 
-uint64_t death_account_page(struct master *m, struct stats_page *page)
+/* Those of outputs that were removed, too. */
+uint64_t death_account_page(struct stats_page *page)
 {
 	uint64_t queued = 0;
-	for (size_t i = 0; i < m->n_outputs; i++)
-		queued += account_output(page, &m->outputs[i]);
-	for (unsigned i = 0; i < stats_page_used(page, STATS_BACKEND); i++) /* those that were removed, too */
+	for (unsigned i = 0; i < stats_page_used(page, STATS_OUTPUT); i++)
+		queued += account_output(page, i);
+	for (unsigned i = 0; i < stats_page_used(page, STATS_KAFKA); i++)
+		account_kafka(page, i);
+	for (unsigned i = 0; i < stats_page_used(page, STATS_BACKEND); i++)
 		queued += account_backend(page, i);
 	return queued;
 }
@@ -99,7 +100,7 @@ static void count_lost(struct master *m, const struct worker_process *p, bool is
 		is_lines &= !m->inputs[i].wants_items;
 	}
 	uint64_t in_hand = account_inputs(m, p, is_believable);
-	uint64_t queued = death_account_page(m, p->page);
+	uint64_t queued = death_account_page(p->page);
 	text_add(t, "; lost at most %llu %s (%llu read and not yet handed over, %llu queued or not acknowledged)",
 		 (unsigned long long)(in_hand + queued), is_lines ? "lines" : "records", (unsigned long long)in_hand,
 		 (unsigned long long)queued);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * describe: what this master is, in words, for the program that takes its place: see upgrade.h and resume.c, which reads it.
+ * describe: what this master is, in words, for the program that takes its place: see upgrade.h; resume.c reads it.
  * Everything goes by names; numbers of descriptors are those that stay open over the exec. Master only.
  */
 #include "upgrade.h"

@@ -171,7 +171,7 @@ static void retire_inputs(struct master *m, struct input *inputs, size_t n)
 	}
 }
 
-/* Only what is LIVE has changed. */
+/* Only what is applied at once has changed. */
 static void enter_options(struct master *m, const struct conf *cf)
 {
 	for (size_t i = 0; i < m->n_inputs; i++) {

@@ -6,6 +6,7 @@
 #include "master.h"
 
 #include <errno.h>
+#include <event.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -73,7 +74,7 @@ static void obey(struct master *m, const struct signal_row *row)
 
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct master *m = io->data;
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
@@ -274,6 +275,10 @@ static int make_shared(struct master *m, struct err *err)
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
 	resume_endpoints(m);
+	if (master_resumes())
+		store_note_all(m);
+	else
+		store_adopt(m);
 	int r = generation_outputs(m, cf, &g, err);
 	if (r == 0)
 		r = generation_inputs(m, cf, &g, err);
@@ -281,12 +286,14 @@ static int make_shared(struct master *m, struct err *err)
 		r = generation_finish_outputs(m, &g, false, err);
 	for (size_t i = 0; r == 0 && i < g.n_outputs; i++)
 		if (g.outputs[i].type->fill && !resume_fill(&g.outputs[i]))
-			g.outputs[i].type->fill(&g.outputs[i]);
+			r = g.outputs[i].type->fill(&g.outputs[i], err);
 	if (r != 0) {
 		generation_give_up(m, &g);
 		return r;
 	}
 	generation_enter(m, &g, &none);
+	if (!master_resumes())
+		registry_sweep(&m->registry); /* what systemd had and nobody reads */
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;
@@ -311,6 +318,7 @@ static int start(struct master *m, struct err *err)
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	event_init(m->loop);
 	ev_timer_init(&m->deadline, deadline_passed, 0, 0);
 	ev_timer_init(&m->slots_timer, look_again, 0, 0);
 	ev_timer_init(&m->second, every_second, 1, 1);

@@ -152,7 +152,6 @@ void roll_count_untaken(struct slot *s);
 /* … when its time is over. Returns when to look again. */
 uint64_t roll_look(struct slot *s, uint64_t now_us);
 void roll_close(struct slot *s);
-bool slots_are_rolling(const struct master *m);
 /* Another worker for a slot whose device has come back as another one. */
 void slots_renew_stale(struct master *m);
 
@@ -222,12 +221,14 @@ void resume_endpoints(struct master *m);
 bool resume_fill(struct output *out); /* with the map of the rehearsal; false: there is none */
 void resume_slots(struct master *m);
 void resume_go(struct master *m);
+void resume_look(struct master *m); /* a worker has ended */
+bool resume_is_done(void); /* also: nothing was resumed */
 
 /* death.c: takes over the page of the process that has ended, if its numbers can be believed, and counts what it had in
  * memory, unless it has counted that itself (left_clean). Adds a clause for people to `t`. */
 void death_account(struct master *m, const struct worker_process *p, bool left_clean, struct text *t);
 /* … what stands in a page as queued or in flight. Returns records. */
-uint64_t death_account_page(struct master *m, struct stats_page *page);
+uint64_t death_account_page(struct stats_page *page);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
  * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
@@ -256,6 +257,17 @@ void notify_status(struct master *m);    /* after each change of a slot */
 void notify_reloading(struct master *m); /* until notify_ready */
 void notify_stopping(struct master *m);
 
+void notify_feed(struct master *m);	 /* the watchdog, before what takes its time */
+void notify_tell(const struct master *m, const char *text, int fd); /* a copy of fd goes with it; -1: none */
+
+/* store.c: sockets in systemd's descriptor store. store_adopt: those that it gives back at a start, or that a .socket unit
+ * has. store_note_all: the program before has stored those that were taken over. */
+bool store_is_there(void);
+void store_adopt(struct master *m);
+void store_note_all(struct master *m);
+void store_update(struct master *m); /* after each change */
+void store_clear(struct master *m);
+
 /* account.c: lines for the log */
 void account_start(struct master *m);
 void account_second(struct master *m);
@@ -275,9 +287,16 @@ void control_close(struct master *m);
 int control_move(struct master *m, const struct conf *cf, struct err *err);
 /* The answer of a command that took its time; ends the client. Nothing happens when it has gone, or is 0. */
 void control_answer(struct master *m, uint64_t client, struct text *t);
-/* The descriptor of a client that waits, and one that had waited for the program before (takes fd): its number. */
-int control_client_fd(const struct master *m, uint64_t client);
-uint64_t control_adopt_client(struct master *m, int fd);
+/* Clients that have not asked yet, and those that wait for an answer: for the program that takes our place.
+ * Returns how many, which is at most CONTROL_CLIENTS_MAX. */
+enum { CONTROL_CLIENTS_MAX = 16 };
+struct control_guest {
+	int fd;
+	bool is_waiting;
+};
+unsigned control_guests(const struct master *m, struct control_guest guests[CONTROL_CLIENTS_MAX]);
+/* One of the program before (takes its fd): its number. */
+uint64_t control_adopt(struct master *m, const struct control_guest *guest);
 int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static void tell(const struct master *m, const char *text)
+void notify_tell(const struct master *m, const char *text, int with)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	size_t len = m->notify_path ? strlen(m->notify_path) : 0;
@@ -23,16 +23,29 @@ static void tell(const struct master *m, const char *text)
 		sun.sun_path[0] = '\0';
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
-	if (fd != -1 && sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&sun, size) == -1)
+	bool is_told = fd != -1 && connect(fd, (const struct sockaddr *)&sun, size) == 0 &&
+		       net_send_fd(fd, text, strlen(text), with) == 0;
+	if (fd != -1 && !is_told)
 		log_debug("cannot tell systemd \"%s\": %m", text);
 	if (fd != -1)
 		close(fd);
+}
+
+static void tell(const struct master *m, const char *text)
+{
+	notify_tell(m, text, -1);
 }
 
 static void feed(struct ev_loop *loop, struct ev_timer *timer, int events)
 {
 	(void)loop, (void)events;
 	tell(timer->data, "WATCHDOG=1");
+}
+
+void notify_feed(struct master *m)
+{
+	if (ev_is_active(&m->watchdog))
+		tell(m, "WATCHDOG=1");
 }
 
 /* WATCHDOG_PID is who systemd started: a daemon's is gone, and its child is not watched. */
@@ -47,6 +60,7 @@ static void watchdog_start(struct master *m)
 	ev_timer_init(&m->watchdog, feed, 0, (double)every_us / 2e6);
 	m->watchdog.data = m;
 	ev_timer_again(m->loop, &m->watchdog);
+	notify_feed(m); /* the program before has not had the time to */
 }
 
 void notify_init(struct master *m)
@@ -75,8 +89,11 @@ void notify_ready(struct master *m)
 {
 	char text[100];
 	m->notified_ready = m->n_slots;
-	snprintf(text, sizeof text, "READY=1\nSTATUS=%u of %u workers serve.", m->n_slots, m->n_slots);
+	/* a daemon is not whom systemd has started */
+	snprintf(text, sizeof text, "READY=1\nMAINPID=%d\nSTATUS=%u of %u workers serve.", (int)getpid(), m->n_slots,
+		 m->n_slots);
 	tell(m, text);
+	store_update(m);
 }
 
 void notify_reloading(struct master *m)
@@ -91,5 +108,6 @@ void notify_reloading(struct master *m)
 
 void notify_stopping(struct master *m)
 {
+	store_clear(m);
 	tell(m, "STOPPING=1\nSTATUS=Delivering what was accepted.");
 }

@@ -47,7 +47,7 @@ int rehearse_text(const char *path, char **bytes, size_t *len)
 	return r;
 }
 
-/* -- what the running program has --------------------------------------------------------------------------------------- */
+/* -- what the running program has --------------------------------------------------------------------------------- */
 
 struct ours {
 	char *text;
@@ -66,8 +66,8 @@ static int read_state(struct ours *ours, struct err *err)
 	char *at = ours->text;
 	while (at && state_next(&at, &line)) {
 		if (strcmp(line.key, "state") == 0 && state_int(&line, 0, 0) != STATE_VERSION)
-			return err_set(err, -EPROTO, "The millrace that runs cannot be taken over by this one (%s): restart "
-						     "instead.", MILLRACE_VERSION);
+			return err_set(err, -EPROTO, "The millrace that runs cannot be taken over by "
+						     "this one (%s): restart instead.", MILLRACE_VERSION);
 		if (strcmp(line.key, "capabilities") == 0)
 			ours->capabilities = (uint64_t)state_int(&line, 0, -1);
 		if (strcmp(line.key, "endpoint") != 0)
@@ -89,7 +89,7 @@ static bool is_ours(const struct ours *ours, const struct endpoint_key *key)
 	return false;
 }
 
-/* -- what is new ---------------------------------------------------------------------------------------------------------- */
+/* -- what is new -------------------------------------------------------------------------------------------------- */
 
 /* Somebody else listens at this path. */
 static int try_path(const char *path, int type, struct err *err)
@@ -153,13 +153,14 @@ static int try_rights(const struct conf *cf, uint64_t have, struct err *err)
 	if (missing == 0)
 		return r;
 	privileges_format(&t, missing);
-	r = err_set(err, -EPERM, "This configuration needs capabilities that were given up at the start (%s): restart millrace.",
+	r = err_set(err, -EPERM,
+		    "This configuration needs capabilities that were given up at the start (%s): restart millrace.",
 		    t.s ? t.s : "");
 	text_free(&t);
 	return r;
 }
 
-/* -- maps ----------------------------------------------------------------------------------------------------------------- */
+/* -- maps --------------------------------------------------------------------------------------------------------- */
 
 static int write_map(const struct conf_output *out, struct err *err)
 {

@@ -153,26 +153,24 @@ static enum conf_reload class_of(const struct reload *r)
 
 /* -- CHECKING ------------------------------------------------------------------------------------------------------ */
 
-/* What it runs is a library's, and reads what is in the file: nothing of ours is in its reach. */
-static void leave_alone(void *arg)
-{
-	struct master *m = ((struct reload *)arg)->m;
-	if (stats_child_none(m->stats, NULL) != 0)
-		_exit(EXIT_FAILURE);
-	receive_child(m->receive, RECEIVE_NOBODY, 0);
-	registry_leave_alone(&m->registry);
-}
-
 /* It takes the time of a CPU, and workers come first. */
 static int check(void *arg, struct text *errors)
 {
 	struct reload *r = arg;
 	if (nice(CHECK_NICE) == -1)
 		log_debug("nice: %s", strerror(errno));
+	stats_child_none(r->m->stats);
+	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
+	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
-	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++)
-		if (r->next.outputs[i].type->fill && !generation_shares(r->m, &r->next.outputs[i]))
-			r->next.outputs[i].type->fill(&r->next.outputs[i]);
+	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++) {
+		struct output *out = &r->next.outputs[i];
+		struct err err = {""};
+		if (out->type->fill && !generation_shares(r->m, out) && out->type->fill(out, &err) != 0) {
+			text_add(errors, "%s", err.text);
+			n++;
+		}
+	}
 	return n == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -215,7 +213,6 @@ static void begin_check(struct reload *r)
 	}
 	r->check.owner = r;
 	r->check.on_end = checked;
-	r->check.on_fork = leave_alone;
 	int code = try_start(&r->check, r->m->loop, check, r, CHECK_LIMIT_US);
 	if (code == 0)
 		return;

@@ -4,13 +4,13 @@
  *
  *   reload.c        reads, compares, has it checked, answers
  *   reload_can.c    what a reload cannot do, in a sentence each
- *   reload_apply.c  LIVE, and the rolling of workers
+ *   reload_apply.c  the rolling of workers
  *
  *   read, parse ─▶ diff ─▶ CHECKING: a child asks the libraries and fills shard maps
- *                            │ LIVE                                │ RESPAWN, REBIND: new endpoints are bound
+ *                            │ AT_ONCE                             │ RESPAWN, REBIND: new endpoints are bound
  *                            ▼                                     ▼
- *                   APPLYING: workers get the bytes,      ROLLING: new slots start; each worker makes place for its
- *                   and say when they have them           successor; slots that are too many end; old endpoints close
+ *                   done: only the master has it          ROLLING: new slots start; each worker makes place for its
+ *                                                         successor; slots that are too many end; old endpoints close
  */
 #ifndef MASTER_RELOAD_H
 #define MASTER_RELOAD_H

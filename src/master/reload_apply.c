@@ -5,6 +5,7 @@
  */
 #include "reload.h"
 
+#include <errno.h>
 #include <string.h>
 
 /* What the master itself has of the top options. */
@@ -33,6 +34,8 @@ void reload_apply_at_once(struct reload *r)
 
 static int add_slots(struct master *m, unsigned n, struct err *err)
 {
+	if (n > m->n_slots && !resume_is_done()) /* the page behind the last one is its */
+		return err_set(err, -EBUSY, "No more workers now: some of the program before have not ended; try again.");
 	int r = receive_reach(m->receive, n, err);
 	for (unsigned i = m->n_slots; r == 0 && i < n; i++)
 		if (i >= stats_slots(m->stats))
@@ -128,14 +131,19 @@ static void look_at_rolling(struct reload *r)
 			return;
 	struct slot *older = find_older(m);
 	if (older) {
-		if (roll_can_begin(older) && roll_begin(older) != 0)
-			reload_failed_worker(older, "it cannot be started");
-		return; /* its last process may still wait for what is in flight */
+		/* its last process may still wait for what is in flight */
+		if (roll_can_begin(older) && roll_begin(older) != 0) {
+			reload_failed_worker(older, "it cannot be started.");
+			reload_give_up(r, r->failure, NULL);
+		}
+		return;
 	}
 	while (m->n_slots > m->n_slots_wanted) {
 		struct slot *s = &m->slots[m->n_slots - 1];
 		if (s->restart.state != RESTART_REMOVED) {
-			roll_end(s);
+			int code = roll_end(s);
+			if (code != 0 && code != -EBUSY)
+				reload_give_up(r, "No worker can be made to end: no descriptor is free; reload again.", NULL);
 			return;
 		}
 		remove_last_slot(m);

@@ -19,7 +19,8 @@ struct resume {
 	struct master *m;
 	char *text; /* the state; lines are read from copies of it */
 	int config, maps;
-	int client;
+	struct control_guest guests[CONTROL_CLIENTS_MAX];
+	unsigned n_guests;
 	struct stats *pages; /* of the workers that the other program had */
 	struct stats_copy *copy;
 	int page; /* of ours that they go to; -1: none is left */
@@ -73,7 +74,7 @@ bool master_resumes(void)
 		exit(MASTER_EXIT_ERROR); /* its workers deliver what they hold, and end */
 	}
 	close(fd);
-	r->config = r->maps = r->client = r->page = -1;
+	r->config = r->maps = r->page = -1;
 	the_resume = r;
 	each_line(NULL, "program", read_program);
 	return true;
@@ -133,8 +134,10 @@ static void read_pid_file(struct master *m, const struct state_line *line)
 
 static void read_client(struct master *m, const struct state_line *line)
 {
+	struct control_guest guest = {.fd = take_fd(line, 0), .is_waiting = state_int(line, 1, 0) != 0};
 	(void)m;
-	the_resume->client = take_fd(line, 0);
+	if (guest.fd != -1 && the_resume->n_guests < ARRAY_LEN(the_resume->guests))
+		the_resume->guests[the_resume->n_guests++] = guest;
 }
 
 static void read_generation(struct master *m, const struct state_line *line)
@@ -327,10 +330,11 @@ static bool has_foreign(const struct master *m)
 static void end(struct resume *r)
 {
 	import(r);
-	if (r->page != -1)
-		death_account_page(r->m, stats_slot_page(r->m->stats, (unsigned)r->page, 0));
-	if (r->copy)
-		stats_import_endpoints(r->m->stats, r->copy);
+	if (r->page != -1) {
+		struct stats_page *page = stats_slot_page(r->m->stats, (unsigned)r->page, 0);
+		death_account_page(page);
+		stats_publish(page);
+	}
 	ev_timer_stop(r->m->loop, &r->import);
 	stats_copy_free(r->copy);
 	stats_free(r->pages);
@@ -343,14 +347,22 @@ static void end(struct resume *r)
 	the_resume = NULL;
 }
 
+void resume_look(struct master *m)
+{
+	if (the_resume && !has_foreign(m))
+		end(the_resume);
+}
+
+bool resume_is_done(void)
+{
+	return the_resume == NULL;
+}
+
 static void import_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 {
 	(void)loop, (void)events;
-	struct resume *r = timer->data;
-	if (has_foreign(r->m))
-		import(r);
-	else
-		end(r);
+	import(timer->data);
+	resume_look(((struct resume *)timer->data)->m);
 }
 
 void resume_slots(struct master *m)
@@ -362,6 +374,8 @@ void resume_slots(struct master *m)
 	each_line(m, "worker", read_worker);
 	each_line(m, "pages", read_pages);
 	import(r);
+	if (r->copy)
+		stats_import_endpoints(m->stats, r->copy); /* its master has counted the last of them */
 	ev_timer_init(&r->import, import_again, import_seconds, import_seconds);
 	r->import.data = r;
 	ev_timer_start(m->loop, &r->import);
@@ -384,7 +398,7 @@ static const struct input *renamed_to(const struct master *m, const char *name)
 	const struct input *to = NULL;
 	TAILQ_FOREACH(ep, &m->registry.list, next)
 	{
-		if (strcmp(ep->former_input, name) != 0)
+		if (!ep->former_input || strcmp(ep->former_input, name) != 0)
 			continue;
 		const struct input *now = ep->references > 0 ? input_named(m, ep->cf->name) : NULL;
 		if (!now || (to && to != now))
@@ -413,6 +427,17 @@ static void announce_output(struct master *m, const struct state_line *line)
 		slots_tell_all(m, LINK_GONE, LINK_GONE_OUTPUT, state_text(line, 0), "", -1);
 }
 
+/* Returns who waits for the upgrade. */
+static uint64_t adopt_guests(struct master *m)
+{
+	uint64_t waiting = 0;
+	for (unsigned i = 0; i < the_resume->n_guests; i++) {
+		uint64_t number = control_adopt(m, &the_resume->guests[i]);
+		waiting = number ? number : waiting;
+	}
+	return waiting;
+}
+
 void resume_go(struct master *m)
 {
 	struct endpoint *ep;
@@ -422,13 +447,12 @@ void resume_go(struct master *m)
 	each_line(m, "output", announce_output);
 	TAILQ_FOREACH(ep, &m->registry.list, next)
 	{
-		if (ep->references == 0)
+		if (ep->references == 0 && ep->former_input)
 			slots_tell_all(m, LINK_GONE, LINK_GONE_ENDPOINT, ep->former_input, ep->name, -1);
 	}
 	registry_retire_unused(&m->registry);
 	m->has_started = true;
 	log_info("millrace %s serves in place of the program before; its workers make place", MILLRACE_VERSION);
 	daemon_ready(m);
-	uint64_t client = the_resume->client == -1 ? 0 : control_adopt_client(m, the_resume->client);
-	reload_resume(m, client);
+	reload_resume(m, adopt_guests(m));
 }

@@ -82,7 +82,8 @@ int roll_begin(struct slot *s)
 
 static void tell_to_leave(struct slot *s, unsigned to)
 {
-	struct link_message msg = {.version = LINK_VERSION, .type = LINK_LEAVE, .slot = to, .value = s->m->cf->drain_timeout};
+	struct link_message msg = {
+	    .version = LINK_VERSION, .type = LINK_LEAVE, .slot = to, .value = s->m->cf->drain_timeout};
 	s->now->is_leaving = true;
 	s->now->kill_at_us = clock_us() + s->m->cf->drain_timeout + MASTER_LATE_US;
 	s->take_by_us = s->now->kill_at_us;
@@ -105,6 +106,7 @@ static void follow(struct slot *s)
 	struct worker_process *p = s->next;
 	s->next = NULL;
 	s->now = p;
+	s->told_at_us = 0; /* that one has gone */
 	registry_died(&s->m->registry, s->number, false); /* what only the one before read */
 	if (!child_is_there(&p->child)) {
 		restart_died(&s->restart, clock_us(), false); /* it has died meanwhile; what it did not take waits */
@@ -119,9 +121,18 @@ static void follow(struct slot *s)
 	slot_publish(s);
 }
 
+/* What it was to take over is for somebody else. */
+static void taker_gone(struct master *m, const struct worker_process *p)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (m->slots[i].taker == p)
+			m->slots[i].taker = NULL;
+}
+
 void roll_left(struct worker_process *p)
 {
 	struct slot *s = p->slot;
+	taker_gone(s->m, p);
 	if (p == s->now && s->next != NULL)
 		follow(s);
 	else if (s->is_ending) /* at once, so that others get the share of its rings */
@@ -130,6 +141,8 @@ void roll_left(struct worker_process *p)
 
 void roll_taken(struct slot *s, const struct worker_process *by)
 {
+	if (by == s->now && !s->now->is_leaving)
+		s->now->kill_at_us = 0; /* roll_look */
 	if (by == s->now || by == s->next || by == s->taker) {
 		close_end(&s->taking);
 		s->taker = NULL;
@@ -169,14 +182,6 @@ void roll_find_takers(struct master *m)
 	}
 }
 
-/* What it was to take over is for somebody else. */
-static void taker_died(struct master *m, const struct worker_process *p)
-{
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].taker == p)
-			m->slots[i].taker = NULL;
-}
-
 /* -- the end of a process ------------------------------------------------------------------------------------------- */
 
 /* The successor was not to be. */
@@ -198,7 +203,7 @@ static void next_died(struct slot *s)
 bool roll_exited(struct worker_process *p)
 {
 	struct slot *s = p->slot;
-	taker_died(s->m, p);
+	taker_gone(s->m, p);
 	if (p == s->next) {
 		next_died(s);
 		return true;
@@ -303,15 +308,9 @@ uint64_t roll_look(struct slot *s, uint64_t now_us)
 		return s->take_by_us;
 	if (page_without_process(s) != NULL)
 		roll_count_untaken(s);
-	return UINT64_MAX;
-}
-
-bool slots_are_rolling(const struct master *m)
-{
-	for (unsigned i = 0; i < m->n_slots; i++)
-		if (m->slots[i].next != NULL || m->slots[i].taking != -1)
-			return true;
-	return false;
+	if (!s->is_ending) /* it reads nothing before it has seen the end: is it there at all? */
+		s->now->kill_at_us = now_us + MASTER_LATE_US;
+	return s->is_ending ? UINT64_MAX : s->now->kill_at_us;
 }
 
 /* One at a time, so that the others go on meanwhile. */

@@ -147,6 +147,7 @@ static _Noreturn void run(void *owner, int link)
 	    .slot = p->slot->number,
 	    .which = p->which,
 	    .n_slots = m->n_slots_wanted,
+	    .are_stored = store_is_there(),
 	    .stats = m->stats,
 	    .registry = &m->registry,
 	    .receive = m->receive,
@@ -253,11 +254,13 @@ static void on_exit_of_worker(struct child *c, int status)
 	lend_reader_gone(s);
 	if (!roll_exited(p)) {
 		registry_died(&m->registry, s->number, m->is_draining);
-		restart_died(&s->restart, clock_us(), is_fatal && !m->reload && !m->reload_failed);
+		/* where one has worked another one will: what this one could not get may be there later */
+		restart_died(&s->restart, clock_us(), is_fatal && !s->was_ready && !m->reload && !m->reload_failed);
 		if (is_fatal && !m->has_started && !m->is_draining)
 			master_stop(m, MASTER_EXIT_ERROR); /* it has said why */
 	}
 	slot_publish(s);
+	resume_look(m);
 	master_look(m);
 }
 
@@ -281,6 +284,13 @@ static bool all_failed(const struct master *m)
 	return true;
 }
 
+static const char *what_it_was_to_do(const struct worker_process *p)
+{
+	if (p->is_leaving)
+		return "leave in time";
+	return p->is_ready ? "take over in time" : "become ready within start_timeout";
+}
+
 /* A process that does not do what it was asked to in time. Returns when to look again. */
 static uint64_t look_at_process(struct worker_process *p, uint64_t now_us)
 {
@@ -288,8 +298,7 @@ static uint64_t look_at_process(struct worker_process *p, uint64_t now_us)
 		return UINT64_MAX;
 	if (now_us < p->kill_at_us)
 		return p->kill_at_us;
-	log_error("worker %u did not %s: killing it", p->slot->number,
-		  p->is_leaving ? "leave in time" : "become ready within start_timeout");
+	log_error("worker %u did not %s: killing it", p->slot->number, what_it_was_to_do(p));
 	process_signal(&p->child.process, SIGKILL);
 	p->kill_at_us = now_us + p->slot->m->cf->start_timeout;
 	return p->kill_at_us;
@@ -316,10 +325,12 @@ static uint64_t look(struct slot *s, uint64_t now_us)
 		again_us = MIN(again_us, look_at_process(&s->processes[k], now_us));
 	again_us = MIN(again_us, roll_look(s, now_us));
 	if (s->told_at_us != 0 && now_us >= s->told_at_us) {
-		s->told_at_us = 0;
-		log_info("worker %u was told to end: another one takes over", s->number);
-		s->now->was_told = true;
-		roll_begin(s);
+		/* the one before may still wait for Kafka, or nothing is to be had: later */
+		s->told_at_us = roll_begin(s) == 0 ? 0 : now_us + SLOT_TOLD_US;
+		if (s->told_at_us == 0) {
+			log_info("worker %u was told to end: another one takes over", s->number);
+			s->now->was_told = true;
+		}
 	}
 	if (s->told_at_us != 0)
 		told_us = s->told_at_us;

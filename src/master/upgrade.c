@@ -15,12 +15,15 @@
 
 enum { ANSWER_LINES = 20 };
 static const uint64_t flush_limit_us = 100000;
+static const double again_seconds = 0.02;
 
 struct upgrade {
 	struct master *m;
 	uint64_t client;
 	int program, state, text, maps; /* -1: not open */
 	struct try rehearsal;
+	struct ev_timer again; /* rehearsed; workers are about to leave */
+	uint64_t until_us;
 };
 
 extern char **environ;
@@ -41,6 +44,7 @@ static void upgrade_free(struct upgrade *u)
 	close_fd(&u->text);
 	close_fd(&u->maps);
 	try_free(&u->rehearsal);
+	ev_timer_stop(u->m->loop, &u->again);
 	free(u);
 }
 
@@ -134,7 +138,8 @@ static int run(void *arg, struct text *said)
 	setenv(UPGRADE_ENVIRONMENT, how, 1);
 	privileges_over_exec();
 	execveat(u->program, "", u->m->argv, environ, AT_EMPTY_PATH);
-	text_add(said, "The new program cannot be run: %s.", strerror(errno));
+	const char *why = errno == ENOENT ? "it is a script, or its interpreter is not there" : strerror(errno);
+	text_add(said, "The new program cannot be run: %s.", why);
 	return EXIT_FAILURE;
 }
 
@@ -148,6 +153,9 @@ static void inherit_all(const struct master *m, bool is_inherited)
 {
 	const struct endpoint *ep;
 	const char *path;
+	struct control_guest guests[CONTROL_CLIENTS_MAX];
+	for (unsigned n = control_guests(m, guests); n-- > 0;)
+		set_inherited(guests[n].fd, is_inherited);
 	set_inherited(control_fd(m, &path), is_inherited);
 	set_inherited(m->monitor.http_fd, is_inherited);
 	set_inherited(m->pid_file, is_inherited);
@@ -180,17 +188,15 @@ static bool flush_links(struct master *m)
 	return done;
 }
 
-static int add_own_state(struct upgrade *u, struct text *t)
+static void describe_guests(const struct master *m, struct text *t)
 {
-	state_key(t, "rehearsed");
-	state_number(t, u->text);
-	state_number(t, u->maps);
-	int client = control_client_fd(u->m, u->client);
-	if (client == -1)
-		return -1;
-	state_key(t, "client");
-	state_number(t, client);
-	return client;
+	struct control_guest guests[CONTROL_CLIENTS_MAX];
+	unsigned n = control_guests(m, guests);
+	for (unsigned i = 0; i < n; i++) {
+		state_key(t, "client");
+		state_number(t, guests[i].fd);
+		state_number(t, guests[i].is_waiting);
+	}
 }
 
 /* Returns only when it fails: *why says how. */
@@ -204,7 +210,10 @@ static void execute(struct upgrade *u, char why[300])
 		return;
 	}
 	state_describe(m, &t);
-	int client = add_own_state(u, &t);
+	describe_guests(m, &t);
+	state_key(&t, "rehearsed");
+	state_number(&t, u->text);
+	state_number(&t, u->maps);
 	int state = state_fd(&t);
 	text_free(&t);
 	if (state < 0) {
@@ -214,42 +223,64 @@ static void execute(struct upgrade *u, char why[300])
 	snprintf(how, sizeof(how), "resume %d", state);
 	setenv(UPGRADE_ENVIRONMENT, how, 1);
 	log_info("upgrade: executing %s in place", program_path);
+	notify_reloading(m); /* READY is the new program's */
+	notify_feed(m);
 	fflush(NULL);
 	inherit_all(m, true);
-	for (unsigned i = 0; i < 4; i++)
-		set_inherited((const int[]){state, u->text, u->maps, client}[i], true);
+	for (unsigned i = 0; i < 3; i++)
+		set_inherited((const int[]){state, u->text, u->maps}[i], true);
 	uint64_t ambient = privileges_over_exec();
 	execveat(u->program, "", m->argv, environ, AT_EMPTY_PATH);
 	snprintf(why, 300, "the new program cannot be executed: %s.", strerror(errno));
 	privileges_after_exec_failed(ambient);
+	notify_ready(m);
 	unsetenv(UPGRADE_ENVIRONMENT);
 	inherit_all(m, false);
-	for (unsigned i = 0; i < 3; i++)
-		set_inherited((const int[]){u->text, u->maps, client}[i], false);
+	set_inherited(u->text, false);
+	set_inherited(u->maps, false);
 	close(state);
 }
 
-static const char *not_now(const struct master *m)
+/* Each slot has one worker at most, and we know where it counts. */
+static bool is_steady(struct master *m)
 {
-	if (m->reload)
-		return "a reload is under way; try again when it is done.";
-	if (slots_are_rolling(m))
-		return "a worker is making place; try again.";
-	return NULL;
+	for (unsigned i = 0; i < m->n_slots; i++) {
+		const struct slot *s = &m->slots[i];
+		bool has_two = child_is_there(&s->processes[0].child) && child_is_there(&s->processes[1].child);
+		if (has_two || s->next != NULL || s->taking != -1 || s->now->is_leaving)
+			return false;
+	}
+	return m->reload == NULL && resume_is_done();
+}
+
+/* Who leaves has its deadline; so have we. */
+static void execute_when_steady(struct upgrade *u)
+{
+	char why[300] = "workers have not finished what they had begun; try again.";
+	if (!is_steady(u->m) && clock_us() < u->until_us) {
+		ev_timer_again(u->m->loop, &u->again);
+		return;
+	}
+	if (is_steady(u->m))
+		execute(u, why);
+	give_up(u, why);
+}
+
+static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
+{
+	(void)loop, (void)events;
+	execute_when_steady(timer->data);
 }
 
 static void rehearsed(struct try *t, int status)
 {
 	struct upgrade *u = t->owner;
-	char why[300] = "the new millrace would not come up; it said:";
-	const char *later = not_now(u->m);
 	if (t->is_late)
-		snprintf(why, sizeof(why), "the new millrace did not end its rehearsal in time; it said:");
-	else if (later)
-		snprintf(why, sizeof(why), "%s", later);
-	else if (status == 0)
-		execute(u, why);
-	give_up(u, why);
+		give_up(u, "the new millrace did not end its rehearsal in time; it said:");
+	else if (status != 0)
+		give_up(u, "the new millrace would not come up; it said:");
+	else
+		execute_when_steady(u);
 }
 
 /* -- the beginning --------------------------------------------------------------------------------------------------- */
@@ -261,7 +292,9 @@ static const char *cannot(const struct master *m)
 			return "DPDK ports and files cannot be handed over; restart instead.";
 	if (m->is_draining || !m->has_started)
 		return "millrace is starting or ending.";
-	return m->upgrade ? "an upgrade is under way." : not_now(m);
+	if (m->reload)
+		return "a reload is under way; try again when it is done.";
+	return m->upgrade ? "an upgrade is under way." : NULL;
 }
 
 static int prepare(struct upgrade *u)
@@ -289,6 +322,9 @@ void upgrade_begin(struct master *m, uint64_t client)
 	u->m = m;
 	u->client = client;
 	u->program = u->state = u->text = u->maps = -1;
+	u->until_us = clock_us() + 2 * m->cf->start_timeout + UPGRADE_EXTRA_US + m->cf->drain_timeout + MASTER_LATE_US;
+	ev_timer_init(&u->again, look_again, 0, again_seconds);
+	u->again.data = u;
 	m->upgrade = u;
 	int r = prepare(u);
 	log_info("upgrade: rehearsing %s", program_path);

@@ -11,8 +11,8 @@
  *                          ◀────────────── exit 0, with the text that it read and the maps that it made
  *   executes that very file with state, text and maps: "resume"; children, links, sockets, clients stay
  *
- * How the new program knows: MILLRACE_UPGRADE is "rehearse STATE TEXT MAPS" or "resume STATE", numbers of descriptors. An exec
- * that fails returns, and nothing has changed.
+ * How the new program knows: MILLRACE_UPGRADE is "rehearse STATE TEXT MAPS" or "resume STATE", numbers of descriptors. An
+ * exec that fails returns, and nothing has changed.
  */
 #ifndef MASTER_UPGRADE_H
 #define MASTER_UPGRADE_H

@@ -6,6 +6,7 @@
  * descriptor that finds no room (MSG_CTRUNC) and keeps the message.
  */
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <net_link.h>
 #include <net.h>
@@ -88,7 +89,7 @@ static void send_on(struct net_link *l)
 
 static void writable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	send_on(io->data);
 }
 
@@ -167,8 +168,9 @@ static bool take_reserve(struct net_link *l)
 static int hear_one(struct net_link *l)
 {
 	struct net_message *m = NULL;
-	if (!take_reserve(l))
-		return -EMFILE;
+	char byte;
+	if (!take_reserve(l)) /* the end needs no descriptor */
+		return recv(l->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ? 0 : -EMFILE;
 	close(l->reserve);
 	l->reserve = -1;
 	int r = receive(l->fd, l->size, &m);
@@ -198,7 +200,7 @@ static void hear(struct net_link *l)
 
 static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	hear(io->data);
 }
 

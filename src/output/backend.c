@@ -8,6 +8,7 @@
 #include "types.h"
 
 #include <errno.h>
+#include <event.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -172,7 +173,9 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 
 static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 {
-	(void)loop;
+	event_keep(loop, w, revents);
+	if (revents & EV_ERROR)
+		return; /* whether it is connected is not known */
 	struct backend *be = w->data;
 	be->st->now_us = clock_us();
 	if (be->state == BACKEND_CONNECTING) {

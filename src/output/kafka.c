@@ -258,6 +258,7 @@ static int divide_memory(struct kafka *k, struct err *err)
 	uint64_t spare_bytes = (uint64_t)POOL_SPARE_SLABS * POOL_SLAB_BYTES;
 	int r = pool_init(&k->pool, MAX(share > overhead ? share - overhead : 0, 2 * POOL_SLAB_BYTES) + spare_bytes, err);
 	pool_set_spare(&k->pool, POOL_SPARE_SLABS);
+	k->pool.reserve = 0; /* it has one queue: what was taken over leaves no part for others */
 	/* What librdkafka has cannot be dropped any more: the oldest must not be all there. */
 	if (r == 0 && k->out->overflow == CONF_OVERFLOW_DROP_OLDEST)
 		k->flight_limit_bytes =

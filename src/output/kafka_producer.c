@@ -9,6 +9,7 @@
 #include "kafka.h"
 
 #include <errno.h>
+#include <event.h>
 #include <net.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -78,7 +79,7 @@ void producer_serve(struct producer *p)
 
 static void on_event(struct ev_loop *loop, struct ev_io *w, int revents)
 {
-	(void)loop, (void)revents;
+	event_keep(loop, w, revents);
 	struct producer *p = w->data;
 	uint64_t n;
 	if (read(w->fd, &n, sizeof(n)) == -1 && errno != EAGAIN && errno != EINTR)

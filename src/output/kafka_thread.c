@@ -164,8 +164,11 @@ void producer_purge(struct producer *p, uint64_t until_us)
 	bool is_purged;
 	rd_kafka_event_t *event;
 	rd_kafka_purge(p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
-	p->is_purged = false; /* nobody else looks at it before must_purge */
-	tell(p, &p->must_purge);
+	pthread_mutex_lock(&p->lock);
+	p->is_purged = false;
+	p->must_purge = true;
+	pthread_cond_signal(&p->wake);
+	pthread_mutex_unlock(&p->lock);
 	do {
 		is_purged = is_set(p, &p->is_purged); /* before the look at what has come */
 		while ((event = rd_kafka_queue_poll(p->events, is_purged ? 0 : 1)) != NULL)

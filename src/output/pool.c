@@ -150,7 +150,7 @@ void pool_set_spare(struct pool *p, uint32_t slabs)
 static bool may_take_slab(const struct pool *p, bool may_use_reserve)
 {
 	uint32_t own = p->n_free + p->n_fresh;
-	if (may_use_reserve && own > 0 && own >= p->n_slabs - p->reserve)
+	if (may_use_reserve && own > 0 && p->reserve > 0 && own >= p->n_slabs - p->reserve)
 		return true;
 	return pool_free_slabs(p) > (may_use_reserve ? 0 : p->reserve);
 }

@@ -275,10 +275,11 @@ static int statsite_prepare(struct output *out, struct err *err)
 	return 0;
 }
 
-static void statsite_fill(struct output *out)
+static int statsite_fill(struct output *out, struct err *err)
 {
-	bool done = shards_fill(out->shared, out->cf);
-	BUG_ON(!done); /* no memory for a few names */
+	if (shards_fill(out->shared, out->cf))
+		return 0;
+	return err_set(err, -ENOMEM, "Output \"%s\": no memory for the shard map.", out->cf->name);
 }
 
 static void statsite_unprepare(struct output *out)

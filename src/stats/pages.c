@@ -187,9 +187,10 @@ int stats_child_monitor(struct stats *st, struct err *err)
 	return child(st, STATS_FILE_MONITOR, err);
 }
 
-int stats_child_none(struct stats *st, struct err *err)
+void stats_child_none(struct stats *st)
 {
-	return child(st, STATS_FILES_MAX, err);
+	for (unsigned i = 0; i < st->n_files; i++)
+		munmap(st->files[i].at, st->files[i].bytes);
 }
 
 unsigned stats_files(const struct stats *st)

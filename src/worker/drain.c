@@ -7,6 +7,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <event.h>
 #include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -299,7 +300,7 @@ static void turn(struct ev_loop *loop, struct ev_idle *again, int events)
 
 static void tick(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct worker *w = io->data;
 	uint64_t expirations;
 	if (read(io->fd, &expirations, sizeof expirations) == -1 && errno == EAGAIN)

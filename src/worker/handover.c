@@ -176,6 +176,16 @@ static bool on_message(struct net_link *l, struct net_message *m)
 	return false;
 }
 
+void handover_leave(struct worker *w)
+{
+	struct net_messages none = STAILQ_HEAD_INITIALIZER(none);
+	struct takeover *t;
+	LIST_FOREACH(t, &w->takeovers, next)
+	{
+		net_link_close(&t->link, &none);
+	}
+}
+
 int handover_open(struct worker *w, int channel, unsigned slot)
 {
 	struct takeover *t;

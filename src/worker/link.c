@@ -171,7 +171,7 @@ static void on_end(struct net_link *l)
 {
 	struct worker *w = l->owner;
 	log_warn("the master is gone: draining");
-	worker_drain(w, w->cf->drain_timeout, INPUT_ALL_END);
+	worker_drain(w, w->cf->drain_timeout, w->setup->are_stored ? INPUT_STORED : INPUT_ALL_END);
 }
 
 void link_init(struct worker *w)

@@ -6,6 +6,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <event.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -20,11 +21,12 @@ static const uint64_t say_limit_us = 200000;
 /* -- start ------------------------------------------------------------------------------------------------------- */
 
 /* Capture handles, sockets and links of siblings: left open here they would keep a port or a fanout group alive. */
-static void close_others(const struct worker_setup *setup)
+static bool close_others(const struct worker_setup *setup)
 {
 	size_t n = 2 + setup->cf->n_outputs + registry_keep_room(setup->registry);
 	int *keep = calloc(n, sizeof *keep);
-	BUG_ON(!keep);
+	if (keep == NULL)
+		return false;
 	n = 0;
 	keep[n++] = setup->link;
 	if (setup->channel != -1)
@@ -34,13 +36,14 @@ static void close_others(const struct worker_setup *setup)
 		keep[n++] = setup->outputs[i].file;
 	proc_close_others(keep, n);
 	free(keep);
+	return true;
 }
 
 /* TERM to one worker: it makes place for the next, which goes on with the same sockets; to all processes at once: all
  * end. INT comes from the terminal to all. What it means is the master's to say. */
 static void signalled(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)loop, (void)events;
+	event_keep(loop, io, events);
 	struct worker *w = io->data;
 	struct signalfd_siginfo info;
 	while (read(io->fd, &info, sizeof info) == sizeof info)
@@ -277,6 +280,8 @@ void worker_drain(struct worker *w, uint64_t deadline_us, enum input_leave leave
 	if (w->stage != WORKER_SERVING)
 		return;
 	w->stage = WORKER_DRAINING_INPUTS;
+	if (leave != INPUT_ALL_END)
+		handover_leave(w);
 	w->left_before = left_behind(w);
 	for (size_t i = 0; i < w->n_inputs; i++) {
 		struct input *in = &w->inputs[i];
@@ -363,7 +368,8 @@ void worker_run(const struct worker_setup *setup)
 	proc_set_title(who);
 	receive_child(setup->receive, setup->slot, setup->which);
 	bool is_safe = stats_child_worker(setup->stats, setup->slot, setup->which, &err) == 0;
-	close_others(setup);
+	if (!close_others(setup))
+		link_fatal(&w, "No memory.");
 	if (setup->cf->daemon)
 		proc_leave_terminal();
 	LIST_INIT(&w.takeovers);
@@ -373,8 +379,10 @@ void worker_run(const struct worker_setup *setup)
 	w.loop = is_safe ? ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV) : NULL;
 	if (is_safe && !w.loop)
 		err_set(&err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
-	if (w.loop)
+	if (w.loop) {
+		event_init(w.loop);
 		link_init(&w);
+	}
 	if (!w.loop || signals_init(&w, &err) != 0 || drain_init(&w, &err) != 0 || open_outputs(&w, &err) != 0 ||
 	    open_inputs(&w, &err) != 0 || open_channel(&w, &err) != 0)
 		link_fatal(&w, err.text);

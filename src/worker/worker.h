@@ -77,6 +77,8 @@ _Noreturn void link_fatal(struct worker *w, const char *text); /* says why, and 
 /* handover.c */
 /* Takes over what comes on `channel` (takes it), of the worker of `slot`. 0 or -errno. */
 int handover_open(struct worker *w, int channel, unsigned slot);
+/* We leave ourselves: what has not come yet is for somebody else, whom the master finds. */
+void handover_leave(struct worker *w);
 /* Input's on_pass: this connection goes to whoever takes over. False: it cannot. */
 bool handover_give_connection(struct source *s, const struct input_passed *p);
 /* All that outputs hold goes there, then END. */

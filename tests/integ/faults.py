@@ -160,7 +160,7 @@ def children(pid):
     """The workers; the monitor is none."""
     try:
         pids = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
     return [p for p in pids if not is_monitor(p)]
 
@@ -168,7 +168,7 @@ def children(pid):
 def is_monitor(pid):
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "millrace/mon"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

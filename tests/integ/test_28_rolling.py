@@ -288,6 +288,31 @@ def test_a_renamed_input_hears_on(bench):
     millrace.check()
 
 
+def test_a_removed_stream_input_is_read_to_its_end(bench):
+    """What its connections have sent before is delivered; what they have not finished is counted."""
+    sink, config, millrace = begin(bench, workers=1)
+    lines = [line.encode() for line in numbered(0, 5000)]
+    with client(bench, "tcp") as s:
+        s.sendall(lines[0])
+        wait_read(s)
+        pid = wait_ready(millrace)[0]
+        os.kill(pid, signal.SIGSTOP)
+        s.sendall(b"".join(lines[1:]) + b"half")
+        config.inputs.pop("tcp")
+        config.write()
+        millrace.send_signal(signal.SIGHUP)
+        wait_for(lambda: worker_rows(millrace)[0]["state"] == "draining", "the worker to be told to leave")
+        os.kill(pid, signal.SIGCONT)
+        millrace.wait_line("reload: inputs.tcp: removed")
+        report = sink.wait_lines(5000)
+        assert (report["distinct"], report["doubles"]) == (5000, 0)
+        s.settimeout(10)
+        assert s.recv(1) == b""
+    counters = wait_settled(millrace)
+    assert (counters.sum("input", "received_lines"), counters.sum("input", "to_outputs_lines")) == (5001, 5000)
+    assert counters.unbalanced() == []
+
+
 def test_the_last_account_names_what_was_removed(bench):
     """Inputs and outputs that are gone are left out of status, not of the sum; what a roll gave up is no matter of the exit code."""
     sink, nobody = bench.sink("--number"), f"127.0.0.1:{free_port()}"

@@ -153,22 +153,33 @@ def test_a_successor_that_is_killed_in_the_middle(bench, n=600):
     ends_whole(backend, millrace, clients)
 
 
-def test_a_sibling_that_dies_before_it_takes_over(bench, n=50):
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM], ids=["dies", "leaves"])
+def test_a_sibling_that_goes_before_it_takes_over(bench, sig, n=50):
     """A slot ends, and so does who was to go on with it: the next worker does."""
     backend, config, millrace, clients = with_connections(bench, n)
     pids = wait_ready(millrace)
+    os.kill(pids[0], signal.SIGSTOP)
+    more = [client(bench, "tcp") for _ in range(n)]  # all to worker 1
+    clients += more
+    for i, s in enumerate(more, n):
+        s.sendall(f"half.{i}:".encode())
+    n += n
+    wait_for(lambda: Counters(millrace).sum("input", "unfinished_lines", input="tcp") == n, "the halves to be read")
+    os.kill(pids[0], signal.SIGCONT)
     os.kill(pids[1], signal.SIGSTOP)
     config.workers = 1
     config.write()
     millrace.send_signal(signal.SIGHUP)
     wait_leaving(millrace, 1)
     taker = wait_ready(millrace, slots=[0])[0]
-    had = Counters(millrace).sum("input", "open_connections", worker=0, input="tcp")
+    had = Counters(millrace).sum("input", "open_connections", worker=0, input="tcp") if sig == signal.SIGKILL else 0
     os.kill(taker, signal.SIGSTOP)
     wait_stopped([taker])
     os.kill(pids[1], signal.SIGCONT)
     wait_for(lambda: not named(pids[1], 1), "the worker to leave")
-    os.kill(taker, signal.SIGKILL)
+    os.kill(taker, sig)
+    if sig == signal.SIGTERM:
+        os.kill(taker, signal.SIGCONT)
     wait_for(lambda: master_counters(millrace)["reloads"] == 1, "the reload to end")
     wait_ready(millrace)
     assert set(worker_rows(millrace)) == {0}

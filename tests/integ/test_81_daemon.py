@@ -327,7 +327,7 @@ def test_signals_of_the_first_moments(request, bench, sig):
 
 
 def test_upgrade_of_a_daemon(bench):
-    """The heir takes the pid file, the HTTP socket and systemd's attention over; the command that asked waits for it."""
+    """Pid, pid file, HTTP socket and systemd's attention stay; the command that asked waits for it."""
     sink, notify, http = bench.sink("--number"), Notify(bench), free_port()
     bench.port = bench.port or free_port()
     os.environ["NOTIFY_SOCKET"] = str(notify.path)
@@ -335,25 +335,29 @@ def test_upgrade_of_a_daemon(bench):
         daemon = Daemon(bench, "--http", f"127.0.0.1:{http}", backends=sink.addresses)
     finally:
         del os.environ["NOTIFY_SOCKET"]
-    old = daemon.pid
     bench.replay("--number", "--lines", 1000)
     sink.wait_lines(1000)
+    notify.next("^READY=1$")
+    monitor = int(re.search(r"(\d+)", next(p for p in children_of(daemon.pid) if p.endswith("mon"))).group(1))
     assert "upgraded" in daemon.ctl("upgrade").stdout
-    heir = int(wait_for(lambda: (lambda n: n if n.strip() and int(n) != old else None)(daemon.pid_file.read_text()), "the heir's pid"))
-    assert notify.next(f"^MAINPID={heir}$")
-    assert "2 of 2 workers serve" in notify.next(f"^MAINPID={heir}$")
-    daemon.n = old
-    wait_for(lambda: not daemon.is_alive(), "the old one to end")
-    daemon.n = heir
-    assert daemon.pid_file.read_text() == f"{heir}\n"
-    wait_for(lambda: get_http(http, "/healthz") == (200, "ok\n"), "the heir's monitor")
+    notify.next("^RELOADING=1$")
+    assert f"MAINPID={daemon.pid}\n" in notify.next("^READY=1$")
+    assert daemon.is_alive() and daemon.pid_file.read_text() == f"{daemon.pid}\n"
+    wait_for(lambda: get_http(http, "/healthz") == (200, "ok\n"), "the new program's monitor")
+    wait_for(lambda: not Path(f"/proc/{monitor}").exists(), "the monitor before to be gone")
     assert get_http(http, "/readyz")[0] == 200
-    assert Path(f"/proc/{heir}/cwd").resolve() == Path("/")
+    assert Path(f"/proc/{daemon.pid}/cwd").resolve() == Path("/")
     bench.replay("--number", "--number-from", 1000, "--lines", 1000)
     sink.wait_lines(2000)
     daemon.check()
     daemon.end()
     assert not daemon.pid_file.exists() and not daemon.control.exists()
+
+
+def children_of(pid):
+    """"PID NAME" of each."""
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [f"{p} " + Path(f"/proc/{p}/comm").read_text().strip() for p in pids]
 
 
 def get_http(port, path):

@@ -107,6 +107,23 @@ def test_rotation(bench):
     wait_for(first.exists, "the new file")
 
 
+@needs_root
+def test_rotation_while_a_worker_stands_still(bench, n=320):
+    """T9: more messages than its link holds; when it goes on, it writes to the last of the files."""
+    sink = bench.sink("--number")
+    os.chmod(bench.path, 0o700)
+    millrace = in_file(bench, backends=[*sink.addresses])
+    file, pid = log_file(bench), millrace.worker_pids()[0]
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(n):
+        file.unlink()
+        millrace.send_signal(signal.SIGUSR1)
+        wait_for(file.exists, "the new file")
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: str(file) in open_files(pid), "the worker to have the last file")
+    assert not any(name.startswith(str(file)) and "deleted" in name for name in open_files(pid))
+
+
 def open_files(pid):
     found = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():

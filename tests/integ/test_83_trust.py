@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: MIT
 """A worker reads the network, so a worker may be somebody else's. What it can write is overwritten, then it dies: the
 master and the siblings live, the service goes on, and the account says that its numbers are not to be believed."""
+import json
 import os
 import random
 import re
 import signal
 import struct
+import urllib.request
 from pathlib import Path
 
 import pytest
+from conftest import BUILD, free_port, wait_for
 from faults import Counters, numbered, send_datagrams, wait_ready, wait_settled
 from peers import needs_root
 
@@ -151,3 +154,28 @@ def test_the_master_is_not_to_be_looked_into(bench):
     assert os.stat(f"/proc/{relay.millrace.pid}/mem").st_uid == 0
     as_user = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "cat", f"/proc/{relay.millrace.pid}/maps"]
     assert bench.run(*as_user).wait() != 0
+
+
+def test_readers_follow_when_a_reload_adds_workers(bench):
+    """The monitor asks for the files that it lacks, and so does a millracectl that has been looking since before."""
+    port, sink = free_port(), bench.sink("--number")
+    conf = f"""
+workers: {{workers}}
+http: 127.0.0.1:{port}
+inputs: {{{{ udp: {{{{ type: udp, bind: "127.0.0.1:{{{{port}}}}", to: [out] }}}} }}}}
+outputs: {{{{ out: {{{{ type: statsite, backends: ["{sink.addresses[0]}"] }}}} }}}}
+"""
+    millrace = bench.millrace(conf=conf.format(workers=1))
+    top = bench.run(BUILD / "millracectl", "-s", millrace.control, "top", "--count", "60")
+    wait_for(lambda: page(0) in {name for *_, name in mappings(top.pid)}, "top to have the pages")
+    file = bench.path / "millrace.yaml"
+    file.write_text(conf.format(workers=3).replace("{port}", str(bench.port)))
+    millrace.ctl("reload")
+
+    def workers():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/status", timeout=5) as answer:
+            return [w["state"] for w in json.load(answer)["workers"]]
+    wait_for(lambda: workers() == ["ready"] * 3, "the monitor to see three workers")
+    pid = int(next(r["value"] for r in Counters(millrace).rows if r["scope"] == "monitor" and r["name"] == "pid"))
+    assert {page(i) for i in range(3)} <= {name for _, _, rights, name in mappings(pid) if rights == "r--s"}
+    wait_for(lambda: {page(i) for i in range(3)} <= {name for *_, name in mappings(top.pid)}, "top to have all pages")

@@ -119,17 +119,17 @@ def test_what_dies_or_hangs_is_started_anew(unit):
     unit.ctl("stop", "millrace")
 
 
-def test_an_upgrade_is_followed(unit):
-    """The heir is the main process, fed to the watchdog, and stopped with the unit."""
+def test_an_upgrade(unit):
+    """The process stays, is fed to the watchdog, and stopped with the unit."""
     unit.drop_in(Service={"WatchdogSec": "1s"})
     unit.ctl("start", "millrace")
     first = unit.show("MainPID")
     unit.lines_pass(100)
-    unit.run("millracectl", "upgrade")
-    wait_for(lambda: unit.show("MainPID") not in ("0", first), "systemd to follow")
-    second = unit.show("MainPID")
+    for _ in range(2):
+        assert f"as process {first}" in unit.run("millracectl", "upgrade")
+        assert unit.show("MainPID", "ActiveState") == {"MainPID": first, "ActiveState": "active"}
     let_pass(2.5)
-    assert unit.show("ActiveState", "MainPID", "NRestarts") == {"ActiveState": "active", "MainPID": second, "NRestarts": "0"}
+    assert unit.show("ActiveState", "MainPID", "NRestarts") == {"ActiveState": "active", "MainPID": first, "NRestarts": "0"}
     unit.lines_pass(100)
     unit.ctl("stop", "millrace")
     assert unit.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}
@@ -148,3 +148,39 @@ def test_a_capture_behind_the_hardening(unit):
     assert unit.user_of(next(iter(unit.processes(r"millrace/\d+")))) == "millrace"
     unit.ctl("stop", "millrace")
     assert unit.show("Result") == "success"
+
+
+def test_what_waits_while_nobody_lives(unit):
+    """kill -9 of the master: sockets are in systemd's store, and what comes meanwhile is read by who is started next."""
+    unit.drop_in(Service={"RestartSec": "2s"})
+    inputs = {"udp": {"type": "udp", "bind": "127.0.0.1:8125", "to": "o"}, "tcp": {"type": "tcp", "bind": "127.0.0.1:8125", "to": "o"},
+              "more": {"type": "tcp", "bind": "127.0.0.1:8200", "to": "o"}}
+    outputs = {"o": statsite(["127.0.0.1:9001"])}
+
+    def write():
+        unit.path(CONFIG).write_text(config(inputs, outputs, control="/run/millrace/control.sock", user="millrace", workers=2))
+    write()
+    unit.ctl("start", "millrace")
+    n_stored = lambda: int(unit.show("NFileDescriptorStore"))
+    wait_for(lambda: n_stored() == 4, "the sockets to be stored")
+    del inputs["more"]
+    write()
+    unit.ctl("reload", "millrace")
+    wait_for(lambda: n_stored() == 3, "the removed one to be gone")
+    unit.run("millracectl", "upgrade")
+    assert n_stored() == 3
+    for _ in range(2):
+        pid = unit.show("MainPID")
+        unit.run("kill", "-KILL", pid)
+        wait_for(lambda: not unit.processes(r"millrace(/.*)?"), "all to be gone")
+        unit.run("millrace-replay", "-q", "--lines", 100, "127.0.0.1:8125")
+        wait_for(lambda: unit.show("ActiveState") == "active" and unit.show("MainPID") not in ("0", pid), "another one", 20)
+        wait_for(lambda: sum(b["delivered_records"] for b in unit.status()["backends"]) == 100, "what waited")
+        unit.run("millracectl", "check")
+        unit.lines_pass(200)
+        assert n_stored() == 3
+    unit.ctl("restart", "millrace")
+    unit.lines_pass(200)
+    assert n_stored() == 3
+    unit.ctl("stop", "millrace")
+    assert unit.show("ActiveState", "Result") == {"ActiveState": "inactive", "Result": "success"}

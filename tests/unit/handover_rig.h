@@ -63,7 +63,7 @@ static inline struct output *other(void)
 	return rig.out == &rig.outs[0] ? &rig.outs[1] : &rig.outs[0];
 }
 
-/* Its successor, in the other page. */
+/* Its successor, in another page; each of the two balances by itself. */
 static inline struct output *open_next(struct conf *cf, bool awaits)
 {
 	struct err err = {""};
@@ -71,7 +71,7 @@ static inline struct output *open_next(struct conf *cf, bool awaits)
 	MUST(output_init(next, cf, 0, &err) == 0);
 	next->loop = rig.loop;
 	next->resolver = rig.out->resolver;
-	next->page = stats_slot_page(rig.stats, rig.out->page == stats_slot_page(rig.stats, 0));
+	next->page = stats_slot_page(rig.stats, rig.out->page == stats_slot_page(rig.stats, 0, 0), 0);
 	next->n_slots = 1;
 	next->on_room = rig_on_room;
 	next->awaits = awaits;
@@ -135,7 +135,7 @@ static inline uint64_t sum_of_pages(size_t offset)
 {
 	uint64_t sum = 0;
 	for (unsigned slot = 0; slot < 2; slot++) {
-		struct stats_page *page = stats_slot_page(rig.stats, slot);
+		struct stats_page *page = stats_slot_page(rig.stats, slot, 0);
 		for (unsigned i = 0; i < rig.co.n_backends; i++)
 			sum += *(const uint64_t *)(const void *)((const char *)stats_backend(page, i) + offset);
 	}

@@ -190,7 +190,8 @@ static inline unsigned rig_check_slot(int slot)
 	unsigned wrong = 0;
 	uint64_t offered = 0;
 	for (unsigned i = 0; i < rig.co.n_backends; i++) {
-		const struct stats_backend *d = stats_block(rig.copy, slot, STATS_BACKEND, i);
+		struct stats_backend sum_of, *d = &sum_of;
+		MUST(stats_sum(rig.copy, slot, STATS_BACKEND, i, d));
 		uint64_t in = 0, sum = 0;
 		offered += d->offered_records;
 #define COUNTER(scope, name, kind, ledger, ...) RIG_##scope(name, ledger)
@@ -214,7 +215,8 @@ static inline unsigned rig_check_slot(int slot)
 #include <tbl/counter.def>
 		wrong += in != sum;
 	}
-	const struct stats_output *o = stats_block(rig.copy, slot, STATS_OUTPUT, 0);
+	struct stats_output sum_of, *o = &sum_of;
+	MUST(stats_sum(rig.copy, slot, STATS_OUTPUT, 0, o));
 	wrong += o->offered_records != o->taken_records + o->held_records + o->dropped_shutdown_records;
 	return wrong + (o->taken_records != offered);
 }
@@ -223,7 +225,7 @@ static inline void rig_check(void)
 {
 	unsigned wrong = 0;
 	for (unsigned slot = 0; slot < 2; slot++)
-		stats_publish(stats_slot_page(rig.stats, slot));
+		stats_publish(stats_slot_page(rig.stats, slot, 0));
 	MUST(stats_copy_take(rig.copy, NULL) == 0);
 	for (int slot = 0; slot < 2; slot++)
 		wrong += rig_check_slot(slot);
@@ -361,7 +363,7 @@ static inline void rig_open(void)
 	rig.copy = stats_copy_new(rig.stats);
 	rig.out->loop = rig.loop;
 	rig.out->resolver = net_resolver_new(rig.loop, &err);
-	rig.out->page = stats_slot_page(rig.stats, 0);
+	rig.out->page = stats_slot_page(rig.stats, 0, 0);
 	rig.out->n_slots = 1;
 	rig.out->on_room = rig_on_room;
 	MUST(rig.copy != NULL && rig.out->resolver != NULL);

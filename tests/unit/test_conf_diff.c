@@ -100,11 +100,11 @@ START_TEST(shards_keep_their_meaning)
 	conf_free(old);
 	conf_free(new);
 	check_diff(FILE_OF(IN_U, "  o: { type: statsite, shard_map: { 0: \"h:1\", 1: \"h:2\" } }\n"),
-		   FILE_OF(IN_U, "  o: { type: statsite, shard_map: { 0: \"h:2\", 1: \"h:1\" } }\n"), CONF_RELOAD_LIVE,
-		   "1 outputs.o: other shards\n");
+		   FILE_OF(IN_U, "  o: { type: statsite, shard_map: { 0: \"h:2\", 1: \"h:1\" } }\n"), CONF_RELOAD_RESPAWN,
+		   "2 outputs.o: other shards\n");
 	check_diff(FILE_OF(IN_U, "  o: { type: statsite, shard_map: { 0: \"h:1\", 1: \"h:2\" } }\n"),
 		   FILE_OF(IN_U, "  o: { type: statsite, shard_map: { 0: \"h:1\", 1: \"h:2\", 2: \"h:2\" } }\n"),
-		   CONF_RELOAD_LIVE, "1 outputs.o: other shards\n");
+		   CONF_RELOAD_RESPAWN, "2 outputs.o: other shards\n");
 }
 END_TEST
 
@@ -113,33 +113,33 @@ START_TEST(backends)
 	check_diff(FILE_OF(IN_U, OUT_O),
 		   FILE_OF(IN_U, "  o: { type: statsite, backends: [\"h:9\", { address: \"h:2\", weight: 2.5 }, "
 				 "{ address: \"h:1\", name: one }] }\n"),
-		   CONF_RELOAD_LIVE,
-		   "1 outputs.o.backends: h:1 removed\n"
-		   "1 outputs.o.backends: h:2 weight 1 -> 2.5\n"
-		   "1 outputs.o.backends: h:9 added\n"
-		   "1 outputs.o.backends: one at h:1 added\n");
+		   CONF_RELOAD_RESPAWN,
+		   "2 outputs.o.backends: h:1 removed\n"
+		   "2 outputs.o.backends: h:2 weight 1 -> 2.5\n"
+		   "2 outputs.o.backends: h:9 added\n"
+		   "2 outputs.o.backends: one at h:1 added\n");
 	/* another transport is another backend */
 	check_diff(FILE_OF(IN_U, OUT_O), FILE_OF(IN_U, "  o: { type: statsite, backends: [\"h:1\", \"h:2:udp\"] }\n"),
-		   CONF_RELOAD_LIVE,
-		   "1 outputs.o.backends: h:2 removed\n"
-		   "1 outputs.o.backends: h:2 added\n");
+		   CONF_RELOAD_RESPAWN,
+		   "2 outputs.o.backends: h:2 removed\n"
+		   "2 outputs.o.backends: h:2 added\n");
 }
 END_TEST
 
 START_TEST(options_have_the_class_of_their_row)
 {
-	check_diff(FILE_OF(IN_U, OUT_O), "drain_timeout: 1s\n" FILE_OF(IN_U, OUT_O), CONF_RELOAD_LIVE,
+	check_diff(FILE_OF(IN_U, OUT_O), "drain_timeout: 1s\n" FILE_OF(IN_U, OUT_O), CONF_RELOAD_AT_ONCE,
 		   "1 drain_timeout: 5s -> 1s\n");
 	check_diff(FILE_OF(IN_U, OUT_O), "workers: 3\n" FILE_OF(IN_U, OUT_O), CONF_RELOAD_RESPAWN, "2 workers: 0 -> 3\n");
 	check_diff(FILE_OF(IN_U, OUT_O),
 		   FILE_OF("  u: { type: udp, bind: \"127.0.0.1:2\", budget: 1, to: [o] }\n", OUT_O), CONF_RELOAD_REBIND,
 		   "3 inputs.u.bind: [\"127.0.0.1:1\"] -> [\"127.0.0.1:2\"]\n"
-		   "1 inputs.u.budget: 64 -> 1\n");
+		   "2 inputs.u.budget: 64 -> 1\n");
 	check_diff(FILE_OF(IN_U, OUT_O),
 		   FILE_OF(IN_U, "  o: { type: statsite, queue_limit: 1MiB, memory_limit: 2MiB, "
 				 "backends: [\"h:1\", \"h:2\"] }\n"),
 		   CONF_RELOAD_RESPAWN,
-		   "1 outputs.o.queue_limit: 64MiB -> 1MiB\n"
+		   "2 outputs.o.queue_limit: 64MiB -> 1MiB\n"
 		   "2 outputs.o.memory_limit: 1GiB -> 2MiB\n");
 }
 END_TEST
@@ -173,7 +173,7 @@ END_TEST
 START_TEST(words)
 {
 	ck_assert_str_eq(conf_reload_word(CONF_RELOAD_NONE), "nothing to do");
-	ck_assert_str_eq(conf_reload_word(CONF_RELOAD_LIVE), "live");
+	ck_assert_str_eq(conf_reload_word(CONF_RELOAD_AT_ONCE), "at once");
 	ck_assert_str_eq(conf_reload_word(CONF_RELOAD_RESPAWN), "by rolling the workers");
 	ck_assert_str_eq(conf_reload_word(CONF_RELOAD_REBIND), "by new endpoints and rolling the workers");
 }

@@ -468,7 +468,8 @@ START_TEST(speed)
 {
 	static const unsigned sizes[] = {100, 1000, 60000};
 	for (unsigned i = 0; i < ARRAY_LEN(sizes); i++) {
-		struct rig *a = rig_start(1, DATAGRAMS, ""), *b = successor(a, DATAGRAMS, "");
+		const char *few = "queue.buffering.max.messages: 1000"; /* that librdkafka drops at the end */
+		struct rig *a = rig_start(1, DATAGRAMS, few), *b = successor(a, DATAGRAMS, few);
 		int channel[2];
 		RIG_UNTIL(a, a->k->n_targets == 1);
 		rd_kafka_mock_broker_set_down(a->mock, 1);

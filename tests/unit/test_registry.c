@@ -348,6 +348,17 @@ static int hand_over(void *arg, const struct endpoint_state *state)
 	return registry_adopt(&next, strcmp(state->type, "udp") == 0 ? &endpoint_udp : &endpoint_unix, &copy);
 }
 
+/* It closes descriptors, and nothing else is done. */
+static void exec_forgets(struct set *s)
+{
+	for (unsigned i = 0; i < s->n; i++) {
+		while (s->eps[i]->n_fds > 0)
+			close(s->eps[i]->fds[--s->eps[i]->n_fds]);
+		s->eps[i]->path_inode = 0;
+	}
+	registry_close(reg);
+}
+
 START_TEST(what_is_adopted)
 {
 	static struct set a, b;
@@ -359,20 +370,15 @@ START_TEST(what_is_adopted)
 	a.eps[0]->last_dropped[1] = 7;
 	registry_init(&next, stats);
 	ck_assert_int_eq(registry_export(reg, hand_over, NULL), 0);
-	registry_sweep(&next); /* nobody wants them, and they are not ours to end */
 	ck_assert_int_eq(access(path, F_OK), 0);
 	ck_assert_uint_eq(received(a.eps[0], 20), 20);
-
-	ck_assert_int_eq(registry_export(reg, hand_over, NULL), 0);
-	registry_own(&first, false);
+	exec_forgets(&a);
+	ck_assert_int_eq(access(path, F_OK), 0);
 	reg = &next;
 	add(&b, CONF_INPUT_TYPE_UDP, addresses[0]);
 	ck_assert_msg(take(&b) == 0, "%s", err.text);
-	ck_assert_ptr_ne(b.eps[0], a.eps[0]);
 	ck_assert_uint_eq(b.eps[0]->n_fds, 2);
 	ck_assert_uint_eq(b.eps[0]->last_dropped[1], 7);
-	registry_close(&first);
-	registry_own(reg, true);
 	ck_assert_int_eq(access(path, F_OK), 0);
 	registry_sweep(reg);
 	ck_assert_int_eq(access(path, F_OK), -1);

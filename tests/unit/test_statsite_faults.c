@@ -350,58 +350,6 @@ START_TEST(many_go_down_at_once)
 }
 END_TEST
 
-/* What a worker passed and its successor finds no more of is counted: the file was cut here. */
-START_TEST(passed_lines_that_are_not_there_are_counted)
-{
-	uint64_t missing, doubled;
-	struct stat sb;
-	rig_init(1);
-	rig_open();
-	rig_send(1000, 0);
-	int fd = rig.out->type->pass(rig.out);
-	MUST(fd != -1 && rig.out->passed_records == 1000 && RIG_SUM(passed_records) == 1000);
-	MUST(rig.out->type->pending(rig.out) == 0);
-	MUST(fstat(fd, &sb) == 0 && ftruncate(fd, sb.st_size - 100) == 0);
-	rig.out->type->take(rig.out, fd, rig.out->passed_records);
-	close(fd);
-	uint64_t lost = RIG_SUM(dropped_memory_records);
-	MUST(RIG_SUM(taken_over_records) == 1000 && lost > 0 && lost < 100);
-	rig_listen(0, 1);
-	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
-	rig_tally(&missing, &doubled);
-	MUST(missing == lost && doubled == 0 && RIG_SUM(delivered_records) == 1000 - lost);
-	rig_close();
-}
-END_TEST
-
-/* A file that cannot grow: what went into it is passed, the rest stays, and both arrive once. */
-START_TEST(memory_is_short_when_lines_are_passed)
-{
-	uint64_t missing, doubled;
-	rig_init(2);
-	rig_open();
-	for (int i = 0; i < 20; i++)
-		rig_send(500, 0);
-	uint64_t held = rig.out->type->pending(rig.out);
-	signal(SIGXFSZ, SIG_IGN);
-	struct rlimit limit = {.rlim_cur = RIG_SUM(queued_bytes) * 3 / 4, .rlim_max = RLIM_INFINITY};
-	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-	int fd = rig.out->type->pass(rig.out);
-	limit.rlim_cur = RLIM_INFINITY;
-	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-	MUST(fd != -1 && rig.out->passed_records > 0 && rig.out->passed_records < held);
-	MUST(rig.out->type->pending(rig.out) == held - rig.out->passed_records);
-	rig.out->type->take(rig.out, fd, rig.out->passed_records);
-	close(fd);
-	MUST(RIG_SUM(dropped_memory_records) == 0 && RIG_SUM(taken_over_records) == rig.out->passed_records);
-	rig_listen(0, 2);
-	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
-	rig_tally(&missing, &doubled);
-	MUST(missing == 0 && doubled == 0);
-	rig_close();
-}
-END_TEST
-
 int main(void)
 {
 	Suite *s = suite_create("statsite_faults");
@@ -413,8 +361,6 @@ int main(void)
 	tcase_add_test(tc, short_writes);
 	tcase_add_test(tc, tcp_errors_that_pass);
 	tcase_add_test(tc, udp_errors_that_pass);
-	tcase_add_test(tc, passed_lines_that_are_not_there_are_counted);
-	tcase_add_test(tc, memory_is_short_when_lines_are_passed);
 	tcase_add_test(tc, udp_refusals_are_a_hint);
 	tcase_add_test(tc, udp_too_long);
 	tcase_add_test(tc, retries_slow_down);

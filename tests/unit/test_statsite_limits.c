@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What statsite takes over is not believable, or is large: a thousand backends, 256 MiB of queue.
+ * What statsite takes over is not believable, is not there, or is large: a thousand backends, 256 MiB of queue.
  */
 #include "handover_rig.h"
 
@@ -85,6 +85,73 @@ START_TEST(hostile_messages)
 }
 END_TEST
 
+/* Nobody can cut the memory under its reader. What a message says of it and is not there is counted, exactly. */
+START_TEST(handed_lines_that_are_not_there_are_counted)
+{
+	uint64_t missing, doubled;
+	unsigned n_spoiled = 0;
+	rig_init(2);
+	rig_open();
+	rig_send(1000, 0);
+	struct output *next = open_next(&rig.conf, true);
+	give(2000000);
+	MUST(rig.out->type->pending(rig.out) == 0 && RIG_SUM(passed_records) == 1000);
+	for (unsigned i = 0; i < channel.n; i++) {
+		struct handed_backend *h = (struct handed_backend *)(void *)channel.messages[i].bytes;
+		if (h->head.type == HANDOVER_QUEUES)
+			MUST(ftruncate(channel.messages[i].fd, 0) == -1 && errno == EPERM);
+		else if (n_spoiled++ == 0)
+			h->chunks_at += MIB;
+	}
+	take(next);
+	leave_to(next);
+	uint64_t lost = SUM_ALL(dropped_memory_records);
+	MUST(n_spoiled == 2 && SUM_ALL(taken_over_records) == 1000 && lost > 0 && lost < 1000);
+	rig_listen(0, 2);
+	RIG_WAIT(rig.out->type->pending(rig.out) == 0);
+	rig_tally(&missing, &doubled);
+	MUST(missing == lost && doubled == 0 && SUM_ALL(delivered_records) == 1000 - lost);
+	rig_close();
+}
+END_TEST
+
+/* A file that cannot grow: whom it could be told of goes over, the rest stays, and both arrive once. */
+START_TEST(memory_is_short_when_queues_are_handed_over)
+{
+	uint64_t missing, doubled;
+	rig_init(2);
+	rig_open();
+	for (int i = 0; i < 20; i++)
+		rig_send(500, 0);
+	struct output *last = rig.out, *next = open_next(&rig.conf, true);
+	uint64_t held = last->type->pending(last);
+	struct queue_part part;
+	queue_part_of(&((struct statsite *)last->impl)->backends[0]->queue, &part);
+	signal(SIGXFSZ, SIG_IGN);
+	struct rlimit limit = {.rlim_cur = pool_now()->own.size + part.n_chunks * sizeof(struct handed_chunk),
+			       .rlim_max = RLIM_INFINITY};
+	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	give(2000000);
+	limit.rlim_cur = RLIM_INFINITY;
+	MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	uint64_t stays = last->type->pending(last);
+	MUST(stays > 0 && stays < held && RIG_SUM(passed_records) == held - stays);
+	take(next);
+	MUST(SUM_ALL(dropped_memory_records) == 0 && SUM_ALL(taken_over_records) == held - stays);
+	rig_listen(0, 2);
+	uint64_t until_us = clock_us() + 8000000;
+	while (last->type->pending(last) > 0 || next->type->pending(next) > 0) {
+		MUST(clock_us() < until_us);
+		rig_turn();
+		next->type->pump(next, clock_us());
+	}
+	leave_to(next);
+	rig_tally(&missing, &doubled);
+	MUST(missing == 0 && doubled == 0);
+	rig_close();
+}
+END_TEST
+
 /* -- sizes --------------------------------------------------------------------------------------------------------- */
 
 /* Quick enough: the limits are several times what it takes (CPU; see what is printed). */
@@ -149,6 +216,8 @@ int main(void)
 	TCase *tc = tcase_create("limits");
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, hostile_messages, 0, 80);
+	tcase_add_test(tc, handed_lines_that_are_not_there_are_counted);
+	tcase_add_test(tc, memory_is_short_when_queues_are_handed_over);
 	tcase_add_test(tc, a_thousand_backends);
 	tcase_add_test(tc, a_large_queue);
 	suite_add_tcase(s, tc);
