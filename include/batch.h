@@ -28,13 +28,14 @@ struct item {
 	const struct sockaddr_storage *from; /* sender; NULL: not known */
 };
 
-/* One line to forward: `len` bytes without CR and newline, its first `key_len` bytes are the key. `bytes[len]` may be
- * read and has BATCH_SLACK bytes behind it. */
+/* One line to forward: `len` bytes without CR and newline, `key_len` of them, from `key_at` on, are the key. `bytes[len]`
+ * may be read and has BATCH_SLACK bytes behind it. */
 struct line {
 	const char *bytes;
 	uint32_t len;
 	uint32_t key_len;
 	uint32_t hash; /* hash_murmur3_32 of the key, seed HASH_STATSRELAY_SEED */
+	uint32_t key_at; /* 0, but of DogStatsD's events and service checks */
 };
 
 /* What every output of one input gets. Outputs of lines take `lines`, outputs of datagrams or packets take `items`.

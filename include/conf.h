@@ -44,6 +44,7 @@ struct conf_map {
 #define CONF_TYPE_ENUM_INPUT_TYPE enum conf_words
 #define CONF_TYPE_ENUM_OUTPUT_TYPE enum conf_words
 #define CONF_TYPE_ENUM_PROTOCOL enum conf_words
+#define CONF_TYPE_ENUM_FRAMING enum conf_words
 #define CONF_TYPE_ENUM_SPREAD enum conf_words
 #define CONF_TYPE_ENUM_DRIVER enum conf_words
 #define CONF_TYPE_ENUM_FANOUT enum conf_words

@@ -26,6 +26,7 @@ struct receive;
 /* A stream connection on its way to another worker. */
 struct input_passed {
 	bool is_skipping; /* to the newline of a line that was too long */
+	uint64_t framing; /* below 2^63: framing_pack() of src/input */
 	uint32_t kept_bytes;
 	const char *kept; /* the begin of a line */
 };
@@ -78,6 +79,20 @@ struct input_type {
 
 enum { RECEIVE_WORDS = 16 };
 
+/* An invalid line, for people: the worker writes it, the master reads it. */
+enum { INVALID_KEPT = 16, INVALID_TEXT_BYTES = 160 };
+struct invalid_line {
+	uint64_t at_us;	     /* since 1970; 0: none */
+	uint32_t line_bytes; /* of which `text` has the first */
+	uint32_t reason;     /* enum lines_reason of src/input */
+	struct sockaddr_storage from; /* AF_UNSPEC: not known */
+	char text[INVALID_TEXT_BYTES];
+};
+struct invalid_lines {
+	uint64_t n; /* so many were written, the last INVALID_KEPT are there */
+	struct invalid_line lines[INVALID_KEPT];
+};
+
 /* What a worker has read of one input and not yet published, for the master to count when the worker is killed. Shared
  * memory: messages[i].msg_len is written by the kernel itself, so there is no moment at which a datagram is read and not
  * seen. The lengths are zero before each read and after each publication. */
@@ -91,6 +106,7 @@ struct receive_batch {
 	size_t done_bytes;		  /* … and so many bytes of it */
 	unsigned datagrams_counted;	  /* only lines are still to be counted */
 	uint64_t words[RECEIVE_WORDS];	  /* of the type, for who comes after a killed worker */
+	struct invalid_lines invalid;
 	/* Of packets: messages[i].msg_len is the captured length, and iovecs[i] the payload to be cut, if any. They lie one
 	 * behind the other in the slab, or where the device put them. */
 	char slab[BATCH_ITEMS][BATCH_ITEM_BYTES + BATCH_SLACK]; /* the odd stride spreads the items over the cache's sets */
@@ -115,7 +131,10 @@ struct input {
 	struct receive_batch *receive; /* of this process */
 	unsigned slot;
 	struct batch batch;
+	double invalid_at;	/* ev_now() when an invalid line was last looked at, … */
+	unsigned n_invalid;	/* … and how many in the second from then on */
 	struct lines *lines;	/* cuts and judges lines; private to src/input */
+	uint32_t mtu;		/* of the interface that the packets in hand are from; 0: not known */
 	struct source *reading; /* whose batch is in hand; NULL: none */
 	unsigned cut_item;	/* the next line begins in this item */
 	char *cut_at;		/* here; NULL: at its begin */
@@ -185,6 +204,12 @@ const struct conf_list *input_addresses(const struct conf_input *cf, struct conf
  * the batch. *is_believable turns false when the batch cannot be what a worker wrote: nothing of it is counted then.
  * Returns records: lines, and datagrams or packets where an output wants them whole. */
 uint64_t input_lost_at_death(struct input *in, struct receive_batch *r, struct stats_page *page, bool *is_believable);
+
+/* Master: the invalid lines that a worker kept, in no order, into out[INVALID_KEPT]. Returns how many. What another
+ * process wrote: they may be anything. */
+size_t invalid_take(const struct receive_batch *r, struct invalid_line *out);
+/* Sender, escaped text and reason. */
+void invalid_add(const struct invalid_line *l, struct text *t);
 
 /* The packets that libpcap itself would give: version for people, NULL when it is not built in. */
 const char *input_pcap_version(void);

@@ -536,9 +536,13 @@ unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to
  * lost. *row: the kind that lost most there; *is_10s: by which of the two. */
 bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
 		       bool *is_10s);
-/* One sentence for the worst step: what to do, from numbers that are known. Adds nothing when nothing was lost. Of the
- * same copy as the last sample. */
+/* A line for each step that lost, the worst first: how much, and what to do, from numbers that are known; then what is at
+ * risk. Adds nothing when nothing was or may be lost. Of the same copy as the last sample. */
 void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
+
+/* What to do about one kind of loss. */
+void stats_drops_row_advice(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+			    struct text *t);
 
 /* "10.0.0.1:8125 slot 0", "shards/10.0.0.7:8125", "eth0": a place for people; "" for 0. */
 void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,

@@ -4,6 +4,7 @@
  * the descriptor, so that a client which closes its side after the command ("echo status | nc") gets all of it, and one
  * that resets or does not read harms nobody.
  */
+#include "invalid.h"
 #include "stream.h"
 
 #include <errno.h>
@@ -27,8 +28,10 @@ struct answer {
 static bool is_command(void *arg, const char *bytes, size_t len)
 {
 	struct input *in = arg;
-	if (len != 6 || memcmp(bytes, "status", 6) != 0)
+	if (len != 6 || memcmp(bytes, "status", 6) != 0) {
+		invalid_note(in, bytes, len);
 		return false;
+	}
 	((struct connection *)in->reading)->asked++;
 	return true;
 }

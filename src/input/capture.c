@@ -22,6 +22,7 @@ struct capture_source *capture_source_new(struct input *in, struct endpoint *ep,
 	if (!cs)
 		return NULL;
 	cs->ep = ep;
+	cs->mtu = net_interface_mtu(ep->name);
 	cs->source.receive_buffer_bytes = ep->receive_buffer_bytes;
 	return cs;
 }
@@ -53,10 +54,15 @@ static uint64_t *verdict_counter(struct stats_input *st, enum packet_verdict ver
 static void find_payloads(struct input *in, unsigned n)
 {
 	struct packet_view v;
+	const uint32_t mtu = in->mtu > 0 ? in->mtu : UINT32_MAX;
 	for (unsigned i = 0; i < n; i++) {
 		const struct item *item = &in->batch.items[i];
 		enum packet_verdict verdict =
 		    packet_decode(item->bytes, item->len, item->original_len, item->link_type, &v);
+		if (verdict == PACKET_PAYLOAD && UNLIKELY(item->original_len - v.l3_at > mtu)) {
+			in->stats->dropped_merged_packets++; /* where one datagram ends nobody knows any more */
+			continue;
+		}
 		++*verdict_counter(in->stats, verdict);
 		if (verdict == PACKET_PAYLOAD)
 			in->receive->iovecs[i] = (struct iovec){item->bytes + v.payload_at, v.payload_bytes};
@@ -86,6 +92,7 @@ unsigned capture_read(struct source *s, struct batch *b, void (*read)(struct cap
 	r->used = BATCH_ITEMS;
 	read(cs, BATCH_ITEMS);
 	r->used = b->n_items = cs->n;
+	s->in->mtu = cs->mtu;
 	if (cs->n)
 		capture_count(s->in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;

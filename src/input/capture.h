@@ -14,6 +14,7 @@
 struct capture_source {
 	struct source source; /* fd -1: the device has nothing to wait for, and is polled */
 	struct endpoint *ep;
+	uint32_t mtu; /* of the interface; 0: not known */
 	void *impl; /* the row's */
 	/* of the batch under way */
 	unsigned n;

@@ -3,6 +3,7 @@
  * Datagram inputs: udp and unixgram. A worker reads up to 64 datagrams a call into its receive batch. Binds nothing
  * (src/endpoint), cuts no lines and knows no outputs.
  */
+#include "invalid.h"
 #include "types.h"
 
 #include <errno.h>
@@ -61,13 +62,23 @@ static void drop_cut_line(struct input *in, struct item *item)
 	in->stats->dropped_truncated_lines++;
 }
 
+/* For outputs that want them, and while invalid lines come. */
+static void ask_for_senders(struct input *in)
+{
+	struct receive_batch *r = in->receive;
+	bool wanted = in->wants_from || invalid_wants_from(in);
+	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
+		r->messages[i].msg_hdr.msg_name = wanted ? &r->from[i] : NULL;
+		r->messages[i].msg_hdr.msg_namelen = wanted ? sizeof(r->from[i]) : 0;
+	}
+}
+
 static unsigned datagram_read(struct source *s, struct batch *b)
 {
 	struct input *in = s->in;
 	struct receive_batch *r = in->receive;
-	if (in->wants_from)
-		for (unsigned i = 0; i < BATCH_ITEMS; i++)
-			r->messages[i].msg_hdr.msg_namelen = sizeof r->from[i];
+	if (in->wants_from || UNLIKELY(in->invalid_at > 0))
+		ask_for_senders(in);
 	r->used = BATCH_ITEMS;
 	int n = recvmmsg(s->fd, r->messages, BATCH_ITEMS, MSG_DONTWAIT, NULL);
 	if (n <= 0) {

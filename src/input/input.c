@@ -6,6 +6,7 @@
 #include <event.h>
 #include <input.h>
 
+#include "invalid.h"
 #include "lines.h"
 #include "types.h"
 #include <errno.h>
@@ -226,6 +227,12 @@ void source_free(struct source *s)
 	free(s);
 }
 
+static bool note_invalid(void *arg, const char *line, size_t len)
+{
+	invalid_note(arg, line, len);
+	return false;
+}
+
 int input_open(struct input *in, struct err *err)
 {
 	receive_clear(in->receive);
@@ -238,6 +245,8 @@ int input_open(struct input *in, struct err *err)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
 	in->lines->protocol = in->cf->protocol == CONF_PROTOCOL_CARBON ? LINES_CARBON : LINES_STATSD;
 	in->lines->validate = in->cf->validate;
+	in->lines->on_invalid = note_invalid;
+	in->lines->on_invalid_arg = in;
 	int r = in->type->open ? in->type->open(in, err) : 0;
 	for (unsigned i = 0; r == 0 && in->type->open_endpoint && i < in->n_endpoints; i++)
 		r = in->type->open_endpoint(in, in->endpoints[i], err);

@@ -177,11 +177,31 @@ static inline bool is_valid(enum lines_protocol protocol, const char *value, con
 	return LIKELY(is_plain(value, end)) || lines_statsd_is_valid(value, end);
 }
 
+enum verdict { VERDICT_EMPTY, VERDICT_VALID, VERDICT_INVALID, VERDICT_NONE };
+
+/* Of a line that is empty, or begins as DogStatsD's events and service checks do: a valid one is in *line. VERDICT_NONE: it
+ * is as any other. */
+static __attribute__((noinline)) enum verdict judge_rare(const char *s, size_t len, bool validate, struct line *line)
+{
+	struct lines_key key;
+	if (len == 0)
+		return VERDICT_EMPTY;
+	enum lines_marked form = lines_find_marked(s, len, &key);
+	if (form == LINES_NOT_MARKED)
+		return VERDICT_NONE;
+	if (key.len == 0 || (form == LINES_MARKED_BROKEN && validate))
+		return VERDICT_INVALID;
+	*line = (struct line){s, (uint32_t)len, key.len,
+			      hash_murmur3_32(s + key.at, key.len, HASH_STATSRELAY_SEED), key.at};
+	return VERDICT_VALID;
+}
+
 static ALWAYS_INLINE size_t cut(struct lines *ls, char **at, const char *end, bool at_end, struct line *out, size_t max,
 				look_fn *look)
 {
 	const enum lines_protocol protocol = ls->protocol;
 	const char separator = protocol == LINES_CARBON ? ' ' : ':';
+	const int mark = protocol == LINES_CARBON ? -1 : '_';
 	const bool validate = ls->validate;
 	const uint64_t control_counts = validate ? UINT64_MAX : 0;
 	char *s = *at;
@@ -193,34 +213,35 @@ static ALWAYS_INLINE size_t cut(struct lines *ls, char **at, const char *end, bo
 		size_t len = LIKELY(m.newline) ? (size_t)__builtin_ctzll(m.newline) : find_newline(s, left, look);
 		if (UNLIKELY(len == left) && !at_end)
 			break;
-		char *next = s + len + (len < left);
-		if (len > 0 && s[len - 1] == '\r')
+		char *line = s;
+		s += len + (len < left);
+		if (len > 0 && line[len - 1] == '\r')
 			len--;
-		if (UNLIKELY(len == 0)) {
-			empty++;
-			s = next;
-			continue;
+		enum verdict verdict;
+		if (LIKELY((len > 0) & (*line != mark)) || /* one branch for both */
+		    (verdict = judge_rare(line, len, validate, &out[n])) == VERDICT_NONE) {
+			const uint64_t key = m.separator & below(len);
+			size_t key_len = 0;
+			bool valid;
+			if (LIKELY(key)) {
+				key_len = (size_t)__builtin_ctzll(key);
+				valid = key_len > 0 && !(m.control & control_counts & below(key_len));
+			} else {
+				valid = find_long_key(line, len, separator, validate, &key_len);
+			}
+			if (LIKELY(valid) && validate)
+				valid = is_valid(protocol, line + key_len + 1, line + len);
+			if (LIKELY(valid)) {
+				out[n++] = (struct line){line, (uint32_t)len, (uint32_t)key_len,
+							 hash_murmur3_32(line, key_len, HASH_STATSRELAY_SEED), 0};
+				continue;
+			}
+			verdict = VERDICT_INVALID;
 		}
-		const uint64_t key = m.separator & below(len);
-		size_t key_len = 0;
-		bool valid;
-		if (LIKELY(key)) {
-			key_len = (size_t)__builtin_ctzll(key);
-			valid = key_len > 0 && !(m.control & control_counts & below(key_len));
-		} else {
-			valid = find_long_key(s, len, separator, validate, &key_len);
-		}
-		if (LIKELY(valid) && validate)
-			valid = is_valid(protocol, s + key_len + 1, s + len);
-		if (LIKELY(valid)) {
-			out[n++] = (struct line){s, (uint32_t)len, (uint32_t)key_len,
-						 hash_murmur3_32(s, key_len, HASH_STATSRELAY_SEED)};
-		} else if (ls->on_invalid && ls->on_invalid(ls->on_invalid_arg, s, len)) {
-			commands++;
-		} else {
-			invalid++;
-		}
-		s = next;
+		n += verdict == VERDICT_VALID;
+		empty += verdict == VERDICT_EMPTY;
+		if (verdict == VERDICT_INVALID)
+			++*(ls->on_invalid && ls->on_invalid(ls->on_invalid_arg, line, len) ? &commands : &invalid);
 	}
 	*at = s;
 	ls->counts.received += n + invalid + empty + commands;

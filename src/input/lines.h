@@ -4,18 +4,25 @@
  * Worker only. Pure: no system call, clock, global or allocation, and no byte is written but *out and *ls.
  *
  * A forwarded line leaves as it came, without its newline and without one CR before it. `tests/data/statsd-lines.tsv`
- * is the table of decisions. In short, for statsd: KEY:VALUE|TYPE[|SECTION...]
+ * is the table of decisions, docs/protocols.md explains them. In short, for statsd:
+ *
+ *   METRIC   KEY:VALUE|TYPE[|SECTION...][:VALUE|TYPE[|SECTION...]]...
+ *            A further value follows a ':' behind a TYPE or a RATE; behind another SECTION a ':' is of that section.
+ *   EVENT    _e{N,M}:TITLE|TEXT[|SECTION...]   TITLE of N bytes, not empty, is the key; TEXT of M bytes
+ *   CHECK    _sc|NAME|STATUS[|SECTION...]      NAME, not empty, without control bytes, is the key; STATUS: 0, 1, 2 or 3
  *
  *   KEY      what stands before the first ':', not empty. Validation: no control bytes (below 0x20, and 0x7f).
- *   VALUE    up to the first '|' after the key. TYPE s: any text, not empty. Others: numbers, more than one when
- *            separated by ':'.
- *   TYPE     c g ms h d kv s
+ *   VALUE    up to the first '|'. TYPE s: any text, not empty. Others: numbers, more than one when separated by ':'.
+ *   TYPE     c C g m ms h d kv s
  *   SECTION  "@RATE": a number above 0 (a rate below 1e-300 is no rate) and at most 1. Others pass, whatever they hold.
  *   number   decimal text: [+-] digits with at most one point, [e[+-]digits]; finite as a double.
  *
  * and for carbon: NAME VALUE TIME, the key being what stands before the first space, not empty, without control bytes;
  * VALUE and TIME are numbers as above (a time may be -1 or have a fraction), separated by one or more spaces or tabs;
- * the line may end with such. Without validation a line needs a key and its separator, nothing else.
+ * the line may end with such.
+ *
+ * Without validation a line needs a key and its separator, nothing else. What begins as an event and is none is then
+ * keyed by what stands before its first ':', as any line.
  */
 #ifndef INPUT_LINES_H
 #define INPUT_LINES_H
@@ -53,9 +60,39 @@ bool lines_scan_works(enum lines_scan scan);
 size_t lines_cut_by(enum lines_scan scan, struct lines *ls, char **at, const char *end, bool at_end, struct line *out,
 		    size_t max);
 
+/* Where a line's key is. */
+struct lines_key {
+	uint32_t at, len;
+};
+
+/* A statsd line that begins with '_' may be an event or a service check: _WHOLE, or, when it only begins as one, _BROKEN.
+ * The key of a check is its NAME wherever that is followed by a '|'; else what stands before the first ':', or none. */
+enum lines_marked { LINES_NOT_MARKED, LINES_MARKED_BROKEN, LINES_MARKED_WHOLE };
+enum lines_marked lines_find_marked(const char *s, size_t len, struct lines_key *key);
+
 /* The part of the decisions that the cutter leaves to lines_grammar.c: `value` is what follows the first ':' of a
  * statsd line, or the first space of a carbon line. */
 bool lines_statsd_is_valid(const char *value, const char *end);
 bool lines_carbon_is_valid(const char *value, const char *end);
+
+/* Why a line is invalid. */
+enum lines_reason {
+	LINES_UNKNOWN,
+	LINES_NO_KEY,
+	LINES_CONTROL_BYTE,
+	LINES_NO_TYPE,
+	LINES_UNKNOWN_TYPE,
+	LINES_NO_NUMBER,
+	LINES_EMPTY_SET,
+	LINES_BAD_RATE,
+	LINES_BAD_EVENT,
+	LINES_BAD_CHECK,
+	LINES_BAD_CARBON,
+	LINES_REASONS
+};
+/* Of a line that was found to be invalid. */
+enum lines_reason lines_reason(enum lines_protocol protocol, bool validate, const char *s, size_t len);
+/* A clause, for any number. */
+const char *lines_reason_text(uint32_t reason);
 
 #endif

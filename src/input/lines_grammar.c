@@ -133,28 +133,35 @@ static const char *find_pipe(const char *s, const char *end)
 /* Where the type's text ends, NULL when it is none of ours. */
 static inline const char *type_scan(const char *type, const char *end, bool *is_set)
 {
-	size_t len = end - type >= 2 && type[1] != '|' ? 2 : 1;
-	if (type == end || (end - type > (ptrdiff_t)len && type[len] != '|'))
+	size_t len = end - type >= 2 && type[1] != '|' && type[1] != ':' ? 2 : 1;
+	if (type == end || (end - type > (ptrdiff_t)len && type[len] != '|' && type[len] != ':'))
 		return NULL;
 	*is_set = len == 1 && *type == 's';
-	bool known = len == 1 ? *type == 'c' || *type == 'g' || *type == 's' || *type == 'h' || *type == 'd'
+	bool known = len == 1 ? *type == 'c' || *type == 'g' || *type == 's' || *type == 'h' || *type == 'd' ||
+				    *type == 'm' || *type == 'C'
 			      : memcmp(type, "ms", 2) == 0 || memcmp(type, "kv", 2) == 0;
 	return known ? type + len : NULL;
 }
 
-/* From the first '|' behind the type on. */
-static bool are_sections(const char *pipe, const char *end)
+/* What follows a type. Returns the ':' before the line's next value, `end`, or NULL: a rate is none. */
+static const char *sections_scan(const char *p, const char *end)
 {
-	while (pipe < end) {
-		const char *section = pipe + 1;
-		pipe = find_pipe(section, end);
-		if (section < pipe && *section == '@' && !is_rate(section + 1, pipe))
-			return false;
+	while (p < end && *p == '|') {
+		const char *section = p + 1;
+		if (section == end || *section != '@') {
+			p = find_pipe(section, end);
+			continue;
+		}
+		for (p = section + 1; p < end && *p != '|' && *p != ':';)
+			p++;
+		if (!is_rate(section + 1, p))
+			return NULL;
 	}
-	return true;
+	return p;
 }
 
-bool lines_statsd_is_valid(const char *value, const char *end)
+/* The value with its type and sections at `value`, as sections_scan; *why: what it lacks. */
+static inline const char *metric_scan(const char *value, const char *end, enum lines_reason *why)
 {
 	/* Numbers are read up to what is none, without looking for the '|' first: sets and wrong lines are rare. */
 	bool is_set;
@@ -163,10 +170,85 @@ bool lines_statsd_is_valid(const char *value, const char *end)
 		p = number_scan(p + 1, end);
 	bool numbers = p && p < end && *p == '|';
 	const char *pipe = numbers ? p : find_pipe(value, end);
+	*why = LINES_NO_TYPE;
 	if (pipe == end)
-		return false;
+		return NULL;
 	const char *type_end = type_scan(pipe + 1, end, &is_set);
-	return type_end && (is_set ? value < pipe : numbers) && are_sections(type_end, end);
+	*why = LINES_UNKNOWN_TYPE;
+	if (!type_end)
+		return NULL;
+	*why = is_set ? LINES_EMPTY_SET : LINES_NO_NUMBER;
+	if (is_set ? value == pipe : !numbers)
+		return NULL;
+	*why = LINES_BAD_RATE;
+	return sections_scan(type_end, end);
+}
+
+bool lines_statsd_is_valid(const char *value, const char *end)
+{
+	enum lines_reason why;
+	const char *p = metric_scan(value, end, &why);
+	while (p && p < end)
+		p = metric_scan(p + 1, end, &why);
+	return p != NULL;
+}
+
+/* -- events and service checks ------------------------------------------------------------------------------------ */
+
+/* The number at *s, of at most 8 digits, and `stop` behind it; *s is behind that afterwards. */
+static bool length_scan(const char **s, const char *end, char stop, size_t *length)
+{
+	const char *digits_end = skip_digits(*s, end);
+	if (digits_end == *s || digits_end - *s > 8 || digits_end == end || *digits_end != stop)
+		return false;
+	*length = 0;
+	for (; *s < digits_end; ++*s)
+		*length = *length * 10 + (size_t)(**s - '0');
+	++*s;
+	return true;
+}
+
+/* `p` is behind "_e{". */
+static bool is_event(const char *s, const char *p, const char *end, struct lines_key *key)
+{
+	size_t title, text;
+	if (!length_scan(&p, end, ',', &title) || !length_scan(&p, end, '}', &text) || p == end || *p++ != ':')
+		return false;
+	if (title == 0 || (size_t)(end - p) < title + 1 + text || p[title] != '|')
+		return false;
+	const char *text_end = p + title + 1 + text;
+	*key = (struct lines_key){(uint32_t)(p - s), (uint32_t)title};
+	return text_end == end || *text_end == '|';
+}
+
+/* `name` is behind "_sc|". */
+static bool is_check(const char *s, const char *name, const char *end, struct lines_key *key)
+{
+	const char *status = find_pipe(name, end) + 1;
+	if (status > end)
+		return false;
+	*key = (struct lines_key){(uint32_t)(name - s), (uint32_t)(status - 1 - name)};
+	for (const char *p = name; p < status - 1; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return false;
+	return status < end && *status >= '0' && *status <= '3' && (status + 1 == end || status[1] == '|');
+}
+
+enum lines_marked lines_find_marked(const char *s, size_t len, struct lines_key *key)
+{
+	const char *end = s + len;
+	bool may_be_event = len >= 3 && memcmp(s, "_e{", 3) == 0;
+	*key = (struct lines_key){0, 0};
+	if (!may_be_event && (len < 4 || memcmp(s, "_sc|", 4) != 0))
+		return LINES_NOT_MARKED;
+	if (may_be_event ? is_event(s, s + 3, end, key) : is_check(s, s + 4, end, key))
+		return LINES_MARKED_WHOLE;
+	const char *colon = memchr(s, ':', len);
+	if (may_be_event)
+		*key = (struct lines_key){0, colon ? (uint32_t)(colon - s) : 0};
+	else if (key->len == 0 && colon)
+		*key = (struct lines_key){0, (uint32_t)(colon - s)};
+	return LINES_MARKED_BROKEN;
 }
 
 static const char *skip_blanks(const char *s, const char *end)
@@ -190,4 +272,47 @@ bool lines_carbon_is_valid(const char *value, const char *end)
 	const char *time = skip_blanks(value_end, end), *time_end = skip_field(time, end);
 	return time > value_end && skip_blanks(time_end, end) == end && number_scan(value, value_end) == value_end &&
 	       number_scan(time, time_end) == time_end;
+}
+
+/* -- why a line is invalid ---------------------------------------------------------------------------------------- */
+
+static enum lines_reason metric_reason(const char *value, const char *end)
+{
+	enum lines_reason why;
+	const char *p = metric_scan(value, end, &why);
+	while (p && p < end)
+		p = metric_scan(p + 1, end, &why);
+	return why;
+}
+
+enum lines_reason lines_reason(enum lines_protocol protocol, bool validate, const char *s, size_t len)
+{
+	struct lines_key key;
+	bool is_carbon = protocol == LINES_CARBON;
+	if (!is_carbon && lines_find_marked(s, len, &key) != LINES_NOT_MARKED)
+		return s[1] == 'e' ? LINES_BAD_EVENT : LINES_BAD_CHECK;
+	const char *separator = memchr(s, is_carbon ? ' ' : ':', len);
+	if (!separator || separator == s)
+		return LINES_NO_KEY;
+	for (const char *p = s; validate && p < separator; p++)
+		if ((unsigned char)*p < 0x20 || *p == 0x7f)
+			return LINES_CONTROL_BYTE;
+	return is_carbon ? LINES_BAD_CARBON : metric_reason(separator + 1, s + len);
+}
+
+const char *lines_reason_text(uint32_t reason)
+{
+	static const char *const texts[LINES_REASONS] = {
+	    [LINES_NO_KEY] = "there is no name with a separator behind it",
+	    [LINES_CONTROL_BYTE] = "its name holds a control byte",
+	    [LINES_NO_TYPE] = "a type is missing: no '|' behind a value",
+	    [LINES_UNKNOWN_TYPE] = "its type is not known",
+	    [LINES_NO_NUMBER] = "a value is no finite decimal number",
+	    [LINES_EMPTY_SET] = "the member of a set is empty",
+	    [LINES_BAD_RATE] = "a sample rate is not above 0 and at most 1",
+	    [LINES_BAD_EVENT] = "an event whose lengths are not those of its title and text, or without a title",
+	    [LINES_BAD_CHECK] = "a service check without a name, or whose status is not 0, 1, 2 or 3",
+	    [LINES_BAD_CARBON] = "value and time are not two finite decimal numbers",
+	};
+	return reason < LINES_REASONS && texts[reason] ? texts[reason] : "not known";
 }

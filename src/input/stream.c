@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Stream inputs: tcp and unix. All workers accept from one listening socket. A read goes behind what the connection
- * kept of an unfinished line; whole lines are cut there, the rest is kept again. A line longer than LINE_MAX_BYTES is
+ * kept of an unfinished line; whole lines are cut there, the rest is kept again. Messages behind their lengths become
+ * lines on the way (framing.c). A line longer than LINE_MAX_BYTES is
  * skipped to its newline. A connection is never closed for what it sent.
  */
 #include "stream.h"
@@ -77,6 +78,10 @@ static struct connection *connection_new(struct stream *st, int fd)
 		return NULL;
 	}
 	c->last_us = clock_us();
+	if (st->in->type != &input_unix || st->in->cf->framing == CONF_FRAMING_LINES)
+		c->framing.mode = FRAMING_LINES;
+	else if (st->in->cf->framing == CONF_FRAMING_DOGSTATSD)
+		c->framing.mode = FRAMING_MESSAGES;
 	if (st->in->wants_from && getpeername(fd, (struct sockaddr *)&c->from, &(socklen_t){sizeof c->from}) == -1)
 		c->from.ss_family = AF_UNSPEC;
 	st->in->stats->open_connections++;
@@ -270,6 +275,8 @@ static char *skip_too_long(struct connection *c, char *base, size_t kept, size_t
 static unsigned no_more(struct connection *c, struct batch *b, char *base)
 {
 	struct input *in = c->source.in;
+	if (c->framing.left > 0)
+		drop_unfinished(c); /* the rest of its message never came */
 	size_t kept = c->keep_bytes;
 	c->source.ended = c->source.drained = true;
 	if (kept == 0)
@@ -289,6 +296,35 @@ static void lost_connection(struct connection *c)
 	c->source.in->stats->reset_connections++;
 	drop_unfinished(c);
 	c->source.ended = c->source.drained = true;
+}
+
+/* Of a connection that is not known to bring plain lines: the fresh bytes behind the kept ones become lines. False: there
+ * are too few to know what it brings; they are kept. */
+static bool unwrap(struct connection *c, char *base, size_t *kept, size_t *fresh)
+{
+	struct receive_batch *r = c->source.in->receive;
+	if (c->framing.mode == FRAMING_UNKNOWN) {
+		size_t all = *kept + *fresh;
+		c->framing.mode = framing_recognise(base, all);
+		if (c->framing.mode == FRAMING_UNKNOWN) {
+			memcpy(c->keep, base, all);
+			set_kept(c, all);
+			r->used = 0;
+			return false;
+		}
+		if (c->framing.mode == FRAMING_LINES)
+			return true;
+		*kept = 0; /* they are of a length */
+		*fresh = all;
+		r->iovecs[0].iov_base = base;
+	}
+	*fresh = framing_unwrap(&c->framing, base + *kept, *fresh);
+	r->messages[0].msg_len = (unsigned)*fresh;
+	if (c->framing.mode == FRAMING_LINES) {
+		c->source.in->stats->received_lines++;
+		c->source.in->stats->invalid_lines++;
+	}
+	return true;
 }
 
 static unsigned stream_read(struct source *s, struct batch *b)
@@ -318,6 +354,8 @@ static unsigned stream_read(struct source *s, struct batch *b)
 	c->last_us = clock_us();
 	in->stats->reads++;
 	in->stats->received_bytes += fresh;
+	if (UNLIKELY(c->framing.mode != FRAMING_LINES) && !unwrap(c, base, &kept, &fresh))
+		return 0;
 	set_kept(c, 0);
 	char *from = skip_too_long(c, base, kept, fresh);
 	uint32_t len = (uint32_t)(base + kept + fresh - from);
@@ -371,7 +409,8 @@ static bool stream_pass(struct source *s)
 	struct connection *c = (struct connection *)s;
 	struct input *in = s->in;
 	const struct input_passed p = {
-	    .is_skipping = c->is_skipping, .kept = c->keep, .kept_bytes = (uint32_t)c->keep_bytes};
+	    .is_skipping = c->is_skipping, .framing = framing_pack(&c->framing), .kept = c->keep,
+	    .kept_bytes = (uint32_t)c->keep_bytes};
 	if (!in->on_pass(s, &p))
 		return false;
 	set_kept(c, 0);
@@ -391,6 +430,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 		memcpy(c->keep, p->kept, p->kept_bytes);
 		set_kept(c, p->kept_bytes);
 		c->is_skipping = p->is_skipping;
+		c->framing = framing_unpack(p->framing);
 		return;
 	}
 	in->stats->dropped_stream_bytes += (unsigned)unread;

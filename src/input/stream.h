@@ -5,6 +5,7 @@
 #ifndef INPUT_STREAM_H
 #define INPUT_STREAM_H
 
+#include "framing.h"
 #include "lines.h"
 #include "types.h"
 
@@ -16,6 +17,7 @@ struct connection {
 	char *keep; /* an unfinished line */
 	size_t keep_bytes;
 	bool is_skipping;      /* to the newline of a line that is too long */
+	struct framing framing;
 	uint64_t last_us;      /* when something came, by clock_us */
 	unsigned asked;        /* "status" commands in the batch in hand */
 	struct sockaddr_storage from; /* the peer; not set unless an output wants it */

@@ -150,12 +150,26 @@ static void account_lines(const char *name, const struct stats_input *sum)
 		 (ull)sum->empty_lines, (ull)sum->command_lines, (ull)dropped, (ull)sum->lost_at_death_lines);
 }
 
+/* What the kernel dropped before we could read it. */
+static void account_sockets(const struct master *m, const char *name, unsigned index, const struct stats_input *sum)
+{
+	uint64_t dropped = 0;
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_ENDPOINT); i++)
+		if (stats_copy_entry(m->copy, STATS_ENDPOINT, i)->parent == index)
+			dropped += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_datagrams");
+	log_line(dropped > 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		 "input \"%s\": %llu datagrams came = %llu received + %llu dropped at full sockets", name,
+		 (ull)(sum->received_datagrams + dropped), (ull)sum->received_datagrams, (ull)dropped);
+}
+
 static void account_input(const struct master *m, const struct input *in)
 {
 	struct stats_input sum = sum_input(m, in->index);
 	if (in->type->is_packets)
 		account_packets(in->cf->name, &sum);
-	else if (in->wants_items)
+	else if (!in->type->is_stream)
+		account_sockets(m, in->cf->name, in->index, &sum);
+	if (!in->type->is_packets && in->wants_items)
 		account_datagrams(in->cf->name, &sum);
 	if (in->wants_lines)
 		account_lines(in->cf->name, &sum);

@@ -11,9 +11,10 @@
 #include <errno.h>
 #include <event.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { CLIENTS_MAX = CONTROL_CLIENTS_MAX, LINE_BYTES = 256, SOCKET_MODE = 0660 };
+enum { CLIENTS_MAX = CONTROL_CLIENTS_MAX, LINE_BYTES = 256, INVALID_SHOWN = 32, SOCKET_MODE = 0660 };
 static const double client_seconds = 5;
 
 struct client {
@@ -116,6 +117,71 @@ static void ask_upgrade(struct master *m, const char *arg, struct answer *a)
 {
 	(void)arg;
 	upgrade_begin(m, answer_later(m, a));
+}
+
+/* The newest last. */
+struct shown_line {
+	struct invalid_line line;
+	const char *input;
+	unsigned slot;
+};
+
+static int by_time(const void *a, const void *b)
+{
+	uint64_t x = ((const struct shown_line *)a)->line.at_us, y = ((const struct shown_line *)b)->line.at_us;
+	return (x > y) - (x < y);
+}
+
+static size_t keep_newest(struct shown_line *shown, size_t n)
+{
+	qsort(shown, n, sizeof(*shown), by_time);
+	if (n <= INVALID_SHOWN)
+		return n;
+	memmove(shown, shown + n - INVALID_SHOWN, INVALID_SHOWN * sizeof(*shown));
+	return INVALID_SHOWN;
+}
+
+/* Of both receive batches of each slot: of the worker that there is, and of the one before it. */
+static size_t collect_invalid(struct master *m, struct shown_line *shown)
+{
+	struct invalid_line lines[INVALID_KEPT];
+	size_t n = 0;
+	for (size_t i = 0; i < m->n_inputs; i++) {
+		for (unsigned k = 0; k < 2 * m->n_slots; k++) {
+			if (receive_fd(m->receive, k / 2, k % 2) == -1)
+				continue; /* no memory of it here */
+			size_t taken = invalid_take(receive_batch(m->receive, k / 2, k % 2, m->inputs[i].index), lines);
+			while (taken > 0)
+				shown[n++] = (struct shown_line){lines[--taken], m->inputs[i].cf->name, k / 2};
+			n = keep_newest(shown, n);
+		}
+	}
+	return n;
+}
+
+static void ask_invalid(struct master *m, const char *arg, struct answer *a)
+{
+	(void)arg;
+	char when[64];
+	struct shown_line *shown = calloc(INVALID_SHOWN + INVALID_KEPT, sizeof(*shown));
+	if (!shown) {
+		text_add(&a->text, "error no memory");
+		return;
+	}
+	size_t n = collect_invalid(m, shown);
+	text_add(&a->text, "ok");
+	if (n == 0)
+		text_add(&a->text, " no invalid line came yet");
+	for (size_t i = 0; i < n; i++) {
+		time_t seconds = (time_t)(shown[i].line.at_us / 1000000);
+		struct tm tm;
+		if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof(when), "%FT%TZ", &tm) == 0)
+			continue;
+		text_add(&a->text, "%c%s input \"%s\" worker %u ", i == 0 ? ' ' : '\t', when, shown[i].input,
+			 shown[i].slot);
+		invalid_add(&shown[i].line, &a->text);
+	}
+	free(shown);
 }
 
 static const struct {

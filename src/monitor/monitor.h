@@ -22,6 +22,12 @@ struct slot_totals {
 	struct stats_totals totals;
 };
 
+/* One kind of loss. */
+struct loss {
+	uint64_t last, at_begin;	     /* totals: at the last sample, when it began */
+	uint64_t since_us, grew_us, said_us; /* since_us 0: it is over */
+};
+
 struct monitor {
 	const struct monitor_setup *setup;
 	struct ev_loop *loop;
@@ -31,7 +37,9 @@ struct monitor {
 	struct stats_monitor *counters;
 	struct net_host_reader *host;
 	struct stats_drops *drops;
-	struct text advice; /* on the worst step of the path; empty: nothing was lost */
+	struct text advice; /* on each step of the path that loses; empty: nothing was lost */
+	struct loss losses[STATS_PATH_MAX];
+	bool has_losses; /* `last` is of an earlier sample */
 	struct proc_usage usage[STATS_SLOTS_MAX];
 	char interfaces[STATS_INTERFACES_MAX][16]; /* as the master named them for us */
 	struct stats_totals totals;                /* of the last sample */
@@ -45,6 +53,8 @@ struct monitor {
 /* sample.c: each second, at the loop's turn. Takes the copy, adds to the history, samples the host, publishes our page.
  */
 void monitor_sample(struct monitor *m);
+/* losses.c: after each sample. */
+void losses_log(struct monitor *m);
 /* Names a block of our page (as stats_name; scopes of the monitor's page only): asks the master, who writes the
  * directory. Once is enough, it outlives us. `name` NULL: takes it out again. 0, or -errno (-EAGAIN: try at the next
  * sample). */

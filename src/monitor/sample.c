@@ -53,6 +53,7 @@ static void path_sample(struct monitor *m)
 	stats_drops_write(m->drops, m->page);
 	m->advice.len = 0;
 	stats_drops_advice(m->drops, m->copy, &m->advice); /* of this very copy; the page shows it */
+	losses_log(m);
 	interfaces_write(m, seen.host);
 }
 

@@ -11,9 +11,11 @@
 #include <linux/filter.h>
 #include <linux/sock_diag.h>
 #include <netdb.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -263,4 +265,16 @@ int net_socket_drops(int fd, uint64_t *queue_bytes, uint32_t *dropped)
 	*queue_bytes = info[SK_MEMINFO_RMEM_ALLOC];
 	*dropped = info[SK_MEMINFO_DROPS];
 	return 0;
+}
+
+uint32_t net_interface_mtu(const char *name)
+{
+	struct ifreq ifr = {.ifr_mtu = 0};
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd == -1)
+		return 0;
+	snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", name);
+	bool is_known = ioctl(fd, SIOCGIFMTU, &ifr) == 0;
+	close(fd);
+	return is_known ? (uint32_t)ifr.ifr_mtu : 0;
 }

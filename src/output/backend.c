@@ -440,6 +440,10 @@ void backend_close(struct backend *be)
 	close_socket(be);
 	if (be->place_fd != -1)
 		close(be->place_fd);
+	if (be->is_dropping)
+		log_warn("backend %s: %llu lines were dropped, until the end", backend_label(be, name, sizeof(name)),
+			 (unsigned long long)(backend_dropped_lines(be) - be->dropped_before));
+	be->is_dropping = false; /* what is cleared now is no room for anybody */
 	queue_clear(q);
 	backend_account(be);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * drops_advice: one sentence for the worst step of the path: what to do about it, from numbers that are known. Any
- * process, pure. Where nothing better is known, the counter's own row in counter.def says what to do.
+ * drops_advice: one sentence for each step of the path that loses, the worst first: what to do about it, from numbers that
+ * are known. Any process, pure. Where nothing better is known, the counter's own row in counter.def says what to do.
  */
 #include "drops_private.h"
 #include <string.h>
@@ -287,20 +287,14 @@ static void worker_advice(const struct advice *a)
 		by_row(a);
 }
 
-void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void advise(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row, bool is_10s,
+		   struct text *t)
 {
-	struct stats_step_sum worst;
-	struct advice a = {.d = d, .c = c, .t = t};
-	if (!stats_drops_worst(d, &worst, &a.row, &a.is_10s))
-		return;
-	a.place = a.is_10s && a.row->place_10s ? a.row->place_10s : a.row->place;
-	stats_drops_place(d, c, a.row, a.place, a.at, sizeof(a.at));
-	text_add(t, "The worst: %s lost %.2f %% %s: ", stats_step_word(worst.step),
-		 a.is_10s ? drops_percent(worst.lost_10s, worst.came_10s) : drops_percent(worst.lost, worst.came),
-		 a.is_10s ? "in the last seconds" : "since the start");
+	struct advice a = {.d = d, .c = c, .row = row, .is_10s = is_10s, .t = t};
+	a.place = is_10s && row->place_10s ? row->place_10s : row->place;
+	stats_drops_place(d, c, row, a.place, a.at, sizeof(a.at));
 	/* a place that another version's monitor named may not exist here */
-	bool has_place =
-	    a.place > 0 && (a.row->scope >= STATS_MONITOR || a.place <= stats_copy_entries(c, a.row->scope));
+	bool has_place = a.place > 0 && (row->scope >= STATS_MONITOR || a.place <= stats_copy_entries(c, row->scope));
 	void (*const by_step[STATS_STEPS])(const struct advice *a) = {
 	    [STATS_STEP_INTERFACE] = interface_advice,
 	    [STATS_STEP_CARD] = by_row,
@@ -315,5 +309,63 @@ void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c,
 	    [STATS_STEP_KAFKA_QUEUE] = kafka_queue_advice,
 	    [STATS_STEP_DELIVERY] = backend_advice,
 	};
-	(has_place ? by_step[worst.step] : by_row)(&a);
+	(has_place ? by_step[row->step] : by_row)(&a);
+}
+
+void stats_drops_row_advice(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+			    struct text *t)
+{
+	advise(d, c, row, d->window_us > 0 && row->lost_10s > 0, t);
+}
+
+static void step_advice(const struct stats_drops *d, const struct stats_copy *c, const char *begin,
+			const struct stats_step_sum *step, bool is_10s, struct text *t)
+{
+	uint64_t lost = is_10s ? step->lost_10s : step->lost;
+	text_add(t, "%s: %s lost %.2f %% (%llu %s) %s: ", begin, stats_step_word(step->step),
+		 is_10s ? drops_percent(lost, step->came_10s) : drops_percent(lost, step->came), (ull)lost, step->unit,
+		 is_10s ? "in the last seconds" : "since the start");
+	advise(d, c, drops_most(d, step, is_10s), is_10s, t);
+}
+
+/* What the peers' kernels had acknowledged when connections were lost. */
+static void risk_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+{
+	char at[600];
+	for (unsigned i = 0; i < d->n; i++) {
+		const struct stats_drop *row = &d->drop[i];
+		bool is_told = strcmp(row->name, "at_risk_records") == 0 ||
+			       strcmp(row->name, "lost_at_death_connections") == 0;
+		if (!row->is_hint || row->lost == 0 || !is_told)
+			continue;
+		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, at, sizeof(at));
+		if (row->scope == STATS_BACKEND)
+			text_add(t,
+				 "%sAt most %llu %s may be lost: a connection to %s was lost after its kernel had "
+				 "acknowledged them, and whether they were read is not known",
+				 t->len ? "\n" : "", (ull)row->lost, row->unit, at);
+		else
+			text_add(t,
+				 "%sPerhaps lost: what waited in %llu connections of %s when their worker was killed",
+				 t->len ? "\n" : "", (ull)row->lost, at);
+	}
+}
+
+void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+{
+	struct stats_step_sum worst, steps[STATS_PATH_MAX];
+	const struct stats_drop *row;
+	bool is_10s;
+	if (stats_drops_worst(d, &worst, &row, &is_10s)) {
+		unsigned n = stats_drops_steps(d, steps);
+		step_advice(d, c, "The worst", &worst, is_10s, t);
+		for (unsigned i = 0; i < n; i++) {
+			bool is_worst = steps[i].step == worst.step && strcmp(steps[i].unit, worst.unit) == 0;
+			bool is_now = d->window_us > 0 && steps[i].lost_10s > 0;
+			if (is_worst || !drops_is_asked(steps[i].step, is_now) || !drops_most(d, &steps[i], is_now))
+				continue;
+			step_advice(d, c, "\nAlso", &steps[i], is_now, t);
+		}
+	}
+	risk_advice(d, c, t);
 }

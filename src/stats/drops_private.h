@@ -75,6 +75,10 @@ static inline double drops_percent(uint64_t lost, uint64_t came)
 	return came ? 100.0 * (double)lost / (double)MAX(came, lost) : lost ? 100 : 0;
 }
 
+/* The kind that lost most at a step; NULL: none did. */
+const struct stats_drop *drops_most(const struct stats_drops *d, const struct stats_step_sum *step, bool is_10s);
+bool drops_is_asked(enum stats_step step, bool is_10s);
+
 /* "dropped_queue_full_records" counts "records". */
 const char *drops_unit(const char *counter);
 

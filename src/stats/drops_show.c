@@ -85,22 +85,40 @@ static double sum_percent(const struct stats_step_sum *sum, bool is_10s)
 	return is_10s ? drops_percent(sum->lost_10s, sum->came_10s) : drops_percent(sum->lost, sum->came);
 }
 
-/* Since the start only our own steps: what the host lost before us, nobody can change any more. Of its last ten seconds
- * the step "host" is not asked either: what of it is ours stands at the sockets. */
+/* Whether the step is one to look at. Since the start only our own: what the host lost before us, nobody can change any
+ * more. Of its last ten seconds the step "host" is not asked either: what of it is ours stands at the sockets. */
+bool drops_is_asked(enum stats_step step, bool is_10s)
+{
+	return is_10s ? step != STATS_STEP_HOST : !drops_is_of_host(step);
+}
+
 static bool worst_of(const struct stats_drops *d, bool is_10s, struct stats_step_sum *worst)
 {
 	struct stats_step_sum steps[STATS_PATH_MAX];
 	unsigned n = stats_drops_steps(d, steps);
 	double most = 0;
 	for (unsigned i = 0; i < n; i++) {
-		bool is_asked = is_10s ? steps[i].step != STATS_STEP_HOST : !drops_is_of_host(steps[i].step);
 		double percent = sum_percent(&steps[i], is_10s);
-		if (is_asked && percent > most) {
+		if (drops_is_asked(steps[i].step, is_10s) && percent > most) {
 			most = percent;
 			*worst = steps[i];
 		}
 	}
 	return most > 0;
+}
+
+const struct stats_drop *drops_most(const struct stats_drops *d, const struct stats_step_sum *step, bool is_10s)
+{
+	const struct stats_drop *most = NULL;
+	for (unsigned i = 0; i < d->n; i++) {
+		const struct stats_drop *r = &d->drop[i];
+		uint64_t lost = is_10s ? r->lost_10s : r->lost;
+		if (r->step != step->step || strcmp(r->unit, step->unit) != 0 || r->is_hint || lost == 0)
+			continue;
+		if (!most || lost > (is_10s ? most->lost_10s : most->lost))
+			most = r;
+	}
+	return most;
 }
 
 bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
@@ -110,16 +128,7 @@ bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step,
 	*row = NULL;
 	if (!*is_10s && !worst_of(d, false, step))
 		return false;
-	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *r = &d->drop[i];
-		if (r->step != step->step || strcmp(r->unit, step->unit) != 0 || r->is_hint)
-			continue;
-		uint64_t lost = *is_10s ? r->lost_10s : r->lost, most = !*row     ? 0
-									: *is_10s ? (*row)->lost_10s
-										  : (*row)->lost;
-		if (lost > most)
-			*row = r;
-	}
+	*row = drops_most(d, step, *is_10s);
 	return *row != NULL;
 }
 
@@ -171,19 +180,36 @@ static void heading(const struct stats_drops *d, struct text *t)
 }
 
 static void reasons_show(const struct stats_drops *d, const struct stats_copy *c, const struct stats_step_sum *sum,
-			 bool hints, struct text *t)
+			 struct text *t)
 {
 	char place[600], name[80], lost[32], lost_10s[32];
 	for (unsigned i = 0; i < d->n; i++) {
 		const struct stats_drop *row = &d->drop[i];
-		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0 || row->is_hint != hints ||
-		    row->lost == 0)
+		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0 || row->is_hint || row->lost == 0)
 			continue;
 		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
-		snprintf(name, sizeof(name), "  %s%s", row->name, hints ? " (?)" : "");
+		snprintf(name, sizeof(name), "  %s", row->name);
 		snprintf(lost, sizeof(lost), "%llu", (ull)row->lost);
 		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)row->lost_10s);
 		line_show(d, name, row->unit, "", lost, "", lost_10s, "", place, t);
+	}
+}
+
+/* What is perhaps no loss at all stands apart, with what it means. */
+static void hints_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+{
+	char place[600];
+	bool is_first = true;
+	for (unsigned i = 0; i < d->n; i++) {
+		const struct stats_drop *row = &d->drop[i];
+		if (!row->is_hint || row->lost == 0 || !step_exists(d, row->step))
+			continue;
+		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
+		text_add(t, "%s  %s %llu %s%s%s%s: %s\n",
+			 is_first ? "\nseen, and in no sum above: it need not be a loss\n" : "", row->name,
+			 (ull)row->lost, row->unit, drops_is_of_host(row->step) ? " (since boot)" : "",
+			 place[0] ? ", most at " : "", place, row->help);
+		is_first = false;
 	}
 }
 
@@ -204,8 +230,7 @@ static void steps_show(const struct stats_drops *d, const struct stats_copy *c, 
 		line_show(d, name, s->unit, came, lost, share, lost_10s, share_10s, "", t);
 		if (s->step == STATS_STEP_FILTER && d->left_out_packets)
 			text_add(t, "  left out %llu packets, as asked\n", (ull)d->left_out_packets);
-		reasons_show(d, c, s, false, t);
-		reasons_show(d, c, s, true, t);
+		reasons_show(d, c, s, t);
 	}
 }
 
@@ -328,6 +353,7 @@ void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, s
 	if (!d->window_us)
 		text_add(t,
 			 "The last 10 s are not known: no monitor has run so long. --watch or --seconds N measures.\n");
+	hints_show(d, c, t);
 	sockets_show(d, c, t);
 	host_show(d, c, t);
 	stats_drops_advice(d, c, &advice);

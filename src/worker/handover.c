@@ -16,6 +16,7 @@ struct connection_message {
 	struct handover head;
 	uint32_t is_skipping;
 	uint32_t kept_bytes;
+	uint64_t framing;
 	char kept[LINE_MAX_BYTES + 1];
 };
 
@@ -38,6 +39,7 @@ bool handover_give_connection(struct source *s, const struct input_passed *p)
 	c.head = (struct handover){.version = HANDOVER_VERSION, .type = HANDOVER_CONNECTION, .records = p->kept_bytes > 0};
 	snprintf(c.head.name, sizeof(c.head.name), "%s", s->in->next_name ? s->in->next_name : s->in->cf->name);
 	c.is_skipping = p->is_skipping;
+	c.framing = p->framing;
 	c.kept_bytes = p->kept_bytes;
 	memcpy(c.kept, p->kept, p->kept_bytes);
 	size_t len = offsetof(struct connection_message, kept) + p->kept_bytes;
@@ -106,7 +108,7 @@ static void take_connection(struct worker *w, const struct connection_message *c
 		return;
 	}
 	const struct input_passed p = {
-	    .is_skipping = c->is_skipping != 0, .kept = c->kept, .kept_bytes = c->kept_bytes};
+	    .is_skipping = c->is_skipping != 0, .framing = c->framing, .kept = c->kept, .kept_bytes = c->kept_bytes};
 	if (in != NULL && in->type->take && fd != -1)
 		in->type->take(in, fd, &p);
 	else

@@ -65,7 +65,7 @@ static size_t floor_cut(char *s, size_t len, struct line *out)
 		char *nl = memchr(s, '\n', (size_t)(e - s + 1)), *c = memchr(s, ':', (size_t)(nl - s));
 		if (c && c > s)
 			out[n++] = (struct line){s, (uint32_t)(nl - s), (uint32_t)(c - s),
-						 floor_murmur((const uint8_t *)s, (size_t)(c - s))};
+						 floor_murmur((const uint8_t *)s, (size_t)(c - s)), 0};
 		s = nl + 1;
 	}
 	return n;

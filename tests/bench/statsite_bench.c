@@ -70,7 +70,7 @@ static void init(void)
 		int key = sprintf(p, "service.%u.requests%u", (i * 2654435761u) % 1000, i % 37);
 		int n = key + sprintf(p + key, ":%u|%s", i % 977, i % 3 ? "c" : "ms");
 		lines[i] =
-		    (struct line){p, (uint32_t)n, (uint32_t)key, hash_murmur3_32(p, (size_t)key, HASH_STATSRELAY_SEED)};
+		    (struct line){p, (uint32_t)n, (uint32_t)key, hash_murmur3_32(p, (size_t)key, HASH_STATSRELAY_SEED), 0};
 		p += n + 1;
 	}
 	for (unsigned i = 0; i < n_backends; i++) {

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Lines on streams: how they end, how they are cut into reads, and what is longer than a line may be."""
+import os
+import signal
+import struct
+
 import pytest
 
-from peers import STREAMS, Collector, as_forwarded, client, line_table, one_input, send_stream, wait_counters, wait_read
+from conftest import wait_for
+
+from peers import STREAMS, Collector, as_forwarded, client, counters, line_table, one_input, send_stream, \
+    wait_counters, wait_read
 
 LONGEST = 65507
 LENGTHS = [LONGEST - 1, LONGEST, LONGEST + 1, LONGEST + 2, LONGEST * 2, LONGEST * 2 + 2, 200000]
@@ -115,3 +122,62 @@ def test_a_stream_of_many_lines_in_order(bench, transport):
     wanted = [b"%d." % i + b"k" * (i % 290) + b":1|c" for i in range(100000)]
     send_stream(bench, transport, b"".join(line + b"\n" for line in wanted))
     assert backend.wait_lines(len(wanted)) == wanted
+
+
+def framed(*messages):
+    """As DogStatsD's clients write them to a unix stream."""
+    return b"".join(struct.pack("<I", len(m)) + m for m in messages)
+
+
+MESSAGES = [b"a:1|c\nb:2|ms", b"_e{5,4}:title|text\n", b"", b"_sc|up|0", b"k" * 9000 + b":1|c", b"c:1|c|#env:prod"]
+MESSAGE_LINES = [line for m in MESSAGES for line in m.split(b"\n") if line]
+
+
+@pytest.mark.parametrize("framing", ["auto", "dogstatsd"])
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 100000])
+def test_messages_behind_their_lengths(bench, framing, piece):
+    backend = Collector(bench)
+    millrace = bench.millrace(conf=one_input(bench, "unix", backend.addresses, framing=framing))
+    text = framed(*MESSAGES) if piece > 3 else framed(*(m for m in MESSAGES if len(m) < 100))
+    wanted = MESSAGE_LINES if piece > 3 else [line for line in MESSAGE_LINES if len(line) < 100]
+    with client(bench, "unix") as s:
+        for at in range(0, len(text), piece):
+            s.sendall(text[at:at + piece])
+            if piece < 100:
+                wait_read(s)
+        assert backend.wait_lines(len(wanted)) == wanted  # before the stream ends
+        c = wait_counters(millrace, received_lines=len(wanted))
+        assert (c["invalid_lines"], c["empty_lines"]) == (0, 0)
+        if framing == "auto":  # the same input, another connection: plain lines
+            send_stream(bench, "unix", b"x:1|c\ny:1|c\n", b"z:1|c")
+            assert sorted(backend.wait_lines(len(wanted) + 3)[-3:]) == [b"x:1|c", b"y:1|c", b"z:1|c"]
+
+
+def test_a_message_that_ends_too_early_and_a_length_that_is_none(bench):
+    backend = Collector(bench)
+    millrace = bench.millrace(conf=one_input(bench, "unix", backend.addresses))
+    send_stream(bench, "unix", framed(b"a:1|c")[:-1], framed(b"b:1|c") + b"\0\0\0\x7fc:1|c\n", b"\x05\0", framed(b"d:1|c") + b"\x05\0\0")
+    assert sorted(backend.wait_lines(3)) == [b"b:1|c", b"c:1|c", b"d:1|c"]
+    c = wait_counters(millrace, accepted_connections=4, open_connections=0)
+    assert (c["dropped_truncated_lines"], c["invalid_lines"]) == (1, 2)
+
+
+def test_a_message_goes_on_in_another_worker(bench):
+    """The worker leaves in the middle of a length and of a message: its successor knows where it was."""
+    backend = Collector(bench)
+    millrace = bench.millrace(conf=one_input(bench, "unix", backend.addresses))
+    text = framed(b"before:1|c", b"first:1|c\nsecond:1|c") * 2
+    with client(bench, "unix") as a, client(bench, "unix") as b, client(bench, "unix") as c:
+        ends = [(a, 2), (b, 17), (c, 30)]
+        for s, at in ends:
+            s.sendall(text[:at])
+            wait_read(s)
+        wait_counters(millrace, accepted_connections=3)
+        old = millrace.worker_pids()[0]
+        os.kill(old, signal.SIGTERM)
+        wait_for(lambda: millrace.worker_pids().get(0, old) != old, "the successor")
+        for s, at in ends:
+            s.sendall(text[at:])
+        lines = [b"before:1|c", b"first:1|c", b"second:1|c"] * 2 * len(ends)
+        assert sorted(backend.wait_lines(len(lines))) == sorted(lines)
+        assert counters(millrace)["invalid_lines"] == 0

@@ -280,7 +280,7 @@ static inline void rig_batch(unsigned n, unsigned extra)
 		memset(p + head, 'x', extra);
 		uint32_t key = (uint32_t)head + extra;
 		uint32_t len = key + (uint32_t)sprintf(p + key, ":%u|c", rig.serial++);
-		rig.lines[i] = (struct line){p, len, key, hash_murmur3_32(p, key, HASH_STATSRELAY_SEED)};
+		rig.lines[i] = (struct line){p, len, key, hash_murmur3_32(p, key, HASH_STATSRELAY_SEED), 0};
 		p += len + 1;
 		MUST(p + BATCH_SLACK < rig.text + sizeof(rig.text));
 	}

@@ -376,7 +376,8 @@ START_TEST(advice_backend)
 	assert_advice("backend shards/10.0.0.2:8125 is down for 12 s");
 	backend(0, 0)->unconfirmed_records = 4000;
 	sample(0);
-	assert_advice("backend lost 50.00 % since the start: shards/10.0.0.1:8125: Sent, but whether they arrived");
+	assert_advice("backend lost 50.00 % (4000 lines) since the start: "
+	              "shards/10.0.0.1:8125: Sent, but whether they arrived");
 	backend(0, 0)->unconfirmed_records = 0;
 	backend(0, 0)->dropped_shutdown_records = 4000;
 	sample(0);
@@ -397,7 +398,8 @@ START_TEST(advice_kafka)
 	for (unsigned i = 0; i < SLOTS; i++)
 		backend(i, 0)->up = 1;
 	sample(0);
-	assert_advice("kafka_queue lost 10.00 % since the start: the queue of Kafka output raw/topic is full: its "
+	assert_advice("kafka_queue lost 10.00 % (10 packets) since the start: "
+	              "the queue of Kafka output raw/topic is full: its "
 		      "brokers take less "
 		      "than comes (77 records wait)");
 	for (unsigned i = 0; i < SLOTS; i++) {
@@ -408,7 +410,7 @@ START_TEST(advice_kafka)
 	assert_advice("no broker of raw/topic can be reached for 3 s");
 	stats_kafka(stats_slot_page(st, 0, 0), 0)->failed_too_large_records = 50;
 	sample(0);
-	assert_advice("delivery lost 50.00 % since the start: raw: Failed: larger than message.max.bytes");
+	assert_advice("delivery lost 50.00 % (50 packets) since the start: raw: Failed: larger than message.max.bytes");
 }
 END_TEST
 
@@ -421,7 +423,8 @@ START_TEST(advice_packets)
 	for (unsigned i = 0; i < SLOTS; i++)
 		input(i)->received_packets = 100;
 	sample(1);
-	assert_advice("ring lost 10.00 % in the last seconds: ring tap/eth1 slot 1 of 16 MiB is too small for the "
+	assert_advice("ring lost 10.00 % (100 packets) in the last seconds: "
+	              "ring tap/eth1 slot 1 of 16 MiB is too small for the "
 		      "bursts: raise ring_size");
 	usage[1].cpu_us += 950000;
 	sample(1);
@@ -430,7 +433,8 @@ START_TEST(advice_packets)
 	host.interfaces[0].rx_missed = 100;
 	sample(1);
 	assert_advice(
-	    "interface lost 50.00 % in the last seconds: interface eth7 lost 100 packets before the kernel had them "
+	    "interface lost 50.00 % (100 packets) in the last seconds: "
+	              "interface eth7 lost 100 packets before the kernel had them "
 	    "(rx_missed_packets): larger rings (ethtool -g eth7");
 	endpoint_of(0)->dropped_fifo_packets = 1000;
 	sample(20); /* a window of its own: only what is known since the start */
@@ -445,10 +449,10 @@ START_TEST(advice_worker)
 	stats_slot(stats_master_page(st), 0)->deaths = 1;
 	sample(0);
 	assert_advice(
-	    "worker lost 20.00 % since the start: workers ended unasked 1 time since the start: the log says");
+	    "worker lost 20.00 % (2 lines) since the start: workers ended unasked 1 time since the start: the log says");
 	input(0)->invalid_lines = 5;
 	sample(0);
-	assert_advice("invalid lost 50.00 % since the start: metrics: Lines that no backend would understand.");
+	assert_advice("invalid lost 50.00 % (5 lines) since the start: metrics: Lines that no backend would understand:");
 }
 END_TEST
 

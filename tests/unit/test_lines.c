@@ -75,7 +75,7 @@ static void check_row(int scan, char *line, size_t len, char kind, bool validate
 			ck_assert_uint_eq(out[0].len, len - (line[len - 1] == '\r'));
 			ck_assert_ptr_eq(out[0].bytes, buf);
 			ck_assert_uint_eq(out[0].key_len, key_len);
-			ck_assert_int_eq(memcmp(out[0].bytes, key, key_len), 0);
+			ck_assert_int_eq(memcmp(out[0].bytes + out[0].key_at, key, key_len), 0);
 			ck_assert_uint_eq(out[0].hash, hash_murmur3_32(key, key_len, HASH_STATSRELAY_SEED));
 		}
 	}
@@ -104,7 +104,7 @@ START_TEST(table)
 		rows++;
 	}
 	fclose(f);
-	ck_assert_uint_ge(rows, 59);
+	ck_assert_uint_ge(rows, 69);
 }
 END_TEST
 
@@ -145,11 +145,13 @@ static const struct {
 	{'F', "a:12345678|c"},
 	{'F', "a:123456789012345678901234567890|c"},
 	{'I', "a:1|ms "},
-	{'I', "a:1|m"},
+	{'F', "a:1|m"},
+	{'I', "a:1|M"},
+	{'I', "a:1|mm"},
 	{'I', "a:1|cc"},
 	{'I', "a:1|msx"},
 	{'I', "a:1||c"},
-	{'I', "a:1|C"},
+	{'F', "a:1|C"},
 	{'I', "a::1|c"},
 	{'F', "a:1:2:3.5:-4|d|#x"},
 	{'I', "a:1::3|d"},
@@ -171,7 +173,58 @@ static const struct {
 	{'I', "a:1|c|#x|@2"},
 	{'I', "a:1|c|@0.5|@x"},
 	{'F', "a:1|c|||"},
-	{'I', "_sc|name|0|m:text"},
+	{'F', "_sc|name|0|m:text"},
+	{'F', "_sc|name|3|d:1656581400|h:web01|#env:prod,role:db|m:Redis: down"},
+	{'I', "_sc|name|4"},
+	{'I', "_sc|name|00"},
+	{'I', "_sc|name|"},
+	{'I', "_sc|name|ok"},
+	{'I', "_sc|name"},
+	{'I', "_sc||0"},
+	{'I', "_sc|"},
+	{'I', "_sc|a\tb|0"},
+	{'F', "_sc:1|c"},
+	{'F', "_scx|y:1|c"},
+	{'F', "_e:1|c"},
+	{'F', "_:1|c"},
+	{'I', "_e{:1|c"},
+	{'I', "_e{5,4}:12345|c"}, /* it begins as an event, and its text is too short */
+	{'F', "_e{5,1}:12345|c"},
+	{'F', "_e{8,14}:a:1|c is|\\nb|with:pipes"},
+	{'F', "_e{1,0}:a|"},
+	{'F', "_e{1,0}:a||t:error"},
+	{'I', "_e{0,1}:|a"},
+	{'I', "_e{1,1}:ab"},
+	{'I', "_e{1,1}:a|bc"},
+	{'I', "_e{1,1}:a|"},
+	{'I', "_e{1,1}a|b"},
+	{'I', "_e{1,1}"},
+	{'I', "_e{1,1}:"},
+	{'I', "_e{1}:a|b"},
+	{'I', "_e{1,}:a|b"},
+	{'I', "_e{,1}:a|b"},
+	{'I', "_e{-1,1}:a|b"},
+	{'I', "_e{+1,1}:a|b"},
+	{'F', "_e{00000001,1}:a|b"},
+	{'I', "_e{000000001,1}:a|b"},
+	{'I', "_e{99999999,99999999}:a|b"},
+	{'F', "a:1|c:2|ms"},
+	{'F', "a:1|c:2|ms:x|s:3:4|d|@0.5|#t:u"},
+	{'F', "a:1|c|@0.5:2|ms|@0.25:3|g"},
+	{'F', "a:1|c|#t:2|ms"}, /* all of it is a tag and a section */
+	{'I', "a:1|c:"},
+	{'I', "a:1|c::2|c"},
+	{'I', "a:1|c:2"},
+	{'I', "a:1|c:2|"},
+	{'I', "a:1|c:2|x"},
+	{'I', "a:1|c:x|ms"},
+	{'I', "a:1|c|@2:2|ms"},
+	{'I', "a:1|c|@:2|ms"},
+	{'I', "a:1|c|@0.5:"},
+	{'I', "a:1|x:2|c"},
+	{'F', "a:x|s:y:z|s"},
+	{'I', "a:x|s:|s"},
+	{'I', "a:1|cc:2|c"},
 	{'I', "a:"},
 	{'I', ":"},
 	{'I', "a:|"},
@@ -328,6 +381,7 @@ static size_t random_line(char *to)
 	static const char *const pieces[] = {
 		"a", "app.web", ":", ":", "|", "|", "1", "12.5", "-3", "1e3", "+", ".", "c", "ms", "g", "s", "kv",
 		"|c", "|ms", "|@0.5", "|@1", "|@2", "|#a:b,c", "\r", "\t", " ", "\xff", "\x7f", "1e309", "nan", "0x1",
+		"_e{1,1}:a|", "_e{3,", "_sc|", "_sc|up|", "0}:", "C", "m",
 		"name 1 2", " 17 18", "e", "E5", "00", "|g|@1e-1", "k2345678901234567890123456789012345678",
 		"999999999"};
 	size_t len = 0;
@@ -371,7 +425,8 @@ START_TEST(random_lines)
 		size_t n = cut_at_once(_i, &ls, stream, len, false, NULL);
 		ck_assert_uint_eq(ls.counts.received, 200);
 		for (size_t i = 0; i < MIN(n, n_expected); i++)
-			ck_assert_msg(out[i].len == expected[i].len && out[i].key_len == expected[i].key_len &&
+			ck_assert_msg(out[i].len == expected[i].len && out[i].key_at == expected[i].key_at &&
+				  out[i].key_len == expected[i].key_len &&
 					  out[i].bytes - buf == starts[i] - stream,
 				      "expected '%.*s', got '%.*s'", (int)expected[i].len, starts[i], (int)out[i].len,
 				      out[i].bytes);
