@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * fuzz_pages: the files of the counter pages, as a reader meets them when who writes them is of another version, or hostile.
- * The input is a list of changes, 8 bytes each: which file, where, and what stands there then. What must hold: they are
- * refused, or every way to read them stays inside.
+ * fuzz_pages: the files of the counter pages, as a reader meets them when who writes them is of another version, or
+ * hostile. The input is a list of changes, 8 bytes each: which file, where, and what stands there then. What must hold:
+ * they are refused, or every way to read them stays inside.
  */
 #include <fcntl.h>
 #include <string.h>
