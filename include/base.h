@@ -167,6 +167,11 @@ struct hash_member {
 	double weight;
 };
 void hash_rendezvous(uint16_t slots[HASH_SLOTS], const struct hash_member *members, size_t n);
+/* The same table, from one of other members: now_of[i] is what its member i is here, of the same name and weight, or
+ * HASH_GONE. Costs n for each slot that a lost member had, and what is new for each other one. */
+enum { HASH_GONE = UINT16_MAX };
+void hash_rendezvous_change(uint16_t slots[HASH_SLOTS], const struct hash_member *members, size_t n,
+			    const uint16_t was[HASH_SLOTS], const uint16_t *now_of, size_t n_was);
 static inline uint32_t hash_slot(uint32_t murmur)
 {
 	return murmur >> 16;

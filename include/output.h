@@ -30,9 +30,9 @@ struct output_type {
 	/* Master: makes what all workers share (out->shared, and out->shared_fd when it can be sent). 0, or -errno with
 	 * err. */
 	int (*prepare)(struct output *out, struct err *err);
-	/* Master, or a child of it that shares out->shared: the part of prepare that takes long. NULL: there is none.
-	 * 0, or -errno with err. */
-	int (*fill)(struct output *out, struct err *err);
+	/* Master, or a child of it that shares out->shared: the part of prepare that takes long, less from what the output
+	 * before it had (like; NULL: there was none). NULL: there is no such part. 0, or -errno with err. */
+	int (*fill)(struct output *out, const struct output *like, struct err *err);
 	/* Master: gives up what prepare made, in this process. NULL: nothing. */
 	void (*unprepare)(struct output *out);
 	/* Worker: opens sockets, starts threads and timers. A peer that is away is no error. 0, or -errno with err. */
@@ -129,8 +129,10 @@ struct shards {
 };
 /* In a memfd, mapped for writing, not filled yet; *fd is its descriptor. blocks NULL: all 0. NULL when memory is short. */
 struct shards *shards_make(const struct conf_output *cf, const uint32_t *blocks, int *fd);
-/* Takes about 1 ms a backend for rendezvous. False when memory is short. */
-bool shards_fill(struct shards *s, const struct conf_output *cf);
+/* Takes about 1 ms a backend for rendezvous; from the map of another configuration (like; NULL: none) about 10 ms for each
+ * backend that is not in both. False when memory is short. */
+bool shards_fill(struct shards *s, const struct conf_output *cf, const struct shards *like,
+		 const struct conf_output *like_cf);
 /* Made and filled, without a descriptor. NULL when memory is short. */
 struct shards *shards_new(const struct conf_output *cf);
 /* As it lies in memory; and a map that another process has filled in the same way. False: it is of another shape. */

@@ -158,3 +158,64 @@ uint64_t hash_64(const void *bytes, size_t len)
 {
 	return XXH64(bytes, len, 0);
 }
+
+/* -- from another table ------------------------------------------------------------------------------------------- */
+
+struct rival {
+	uint16_t member;
+	uint64_t hash;
+};
+
+static struct rival rival_of(const struct hash_member *members, size_t i, uint32_t slot)
+{
+	return (struct rival){(uint16_t)i, XXH64(members[i].name, strlen(members[i].name), slot)};
+}
+
+/* As best_of_weight and merge compare. */
+static bool beats(const struct hash_member *members, struct rival a, struct rival b)
+{
+	const struct hash_member *x = &members[a.member], *y = &members[b.member];
+	if (x->weight == y->weight && a.hash != b.hash)
+		return a.hash > b.hash;
+	double of_a = x->weight / minus_ln(a.hash), of_b = y->weight / minus_ln(b.hash);
+	if (x->weight != y->weight && of_a != of_b)
+		return of_a > of_b;
+	return strcmp(x->name, y->name) < 0;
+}
+
+static void meet(struct rival *best, bool *any, const struct hash_member *members, size_t i, uint32_t slot)
+{
+	struct rival r = rival_of(members, i, slot);
+	if (members[i].weight > 0 && (!*any || beats(members, r, *best))) {
+		*best = r;
+		*any = true;
+	}
+}
+
+void hash_rendezvous_change(uint16_t slots[HASH_SLOTS], const struct hash_member *members, size_t n,
+			    const uint16_t was[HASH_SLOTS], const uint16_t *now_of, size_t n_was)
+{
+	bool is_kept[UINT16_MAX] = {false};
+	uint16_t added[UINT16_MAX];
+	size_t n_added = 0;
+	BUG_ON(n == 0 || n > UINT16_MAX);
+	for (size_t i = 0; i < n_was; i++)
+		if (now_of[i] != HASH_GONE)
+			is_kept[now_of[i]] = true;
+	for (size_t i = 0; i < n; i++)
+		if (!is_kept[i])
+			added[n_added++] = (uint16_t)i;
+	for (uint32_t slot = 0; slot < HASH_SLOTS; slot++) {
+		struct rival best = {0};
+		uint16_t winner = now_of[was[slot]];
+		bool any = false;
+		if (winner != HASH_GONE)
+			meet(&best, &any, members, winner, slot);
+		for (size_t i = 0; any && i < n_added; i++)
+			meet(&best, &any, members, added[i], slot);
+		for (size_t i = 0; winner == HASH_GONE && i < n; i++)
+			meet(&best, &any, members, i, slot);
+		BUG_ON(!any);
+		slots[slot] = best.member;
+	}
+}

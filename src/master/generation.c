@@ -97,7 +97,7 @@ void generation_mark_page(struct master *m, struct stats_page *page)
 /* -- outputs --------------------------------------------------------------------------------------------------------- */
 
 /* The same thing as before, with perhaps other options. */
-static const struct output *find_output(const struct master *m, const struct output *out)
+const struct output *generation_former(const struct master *m, const struct output *out)
 {
 	for (size_t i = 0; i < m->n_outputs; i++)
 		if (strcmp(m->outputs[i].cf->name, out->cf->name) == 0 && m->outputs[i].cf->type == out->cf->type &&
@@ -163,7 +163,7 @@ static int make_output(struct master *m, const struct conf *cf, size_t i, struct
 	int r = output_make(out, cf, i, err);
 	if (r != 0)
 		return r;
-	const struct output *old = find_output(m, out);
+	const struct output *old = generation_former(m, out);
 	r = old ? (int)old->index : place(m, STATS_OUTPUT, out->cf->name, 0, unit_of(out), err);
 	if (r < 0)
 		return r;
@@ -204,7 +204,7 @@ int generation_finish_outputs(struct master *m, struct generation *g, bool is_li
 	int r = 0;
 	for (size_t i = 0; r == 0 && i < g->n_outputs; i++) {
 		struct output *out = &g->outputs[i];
-		const struct output *old = find_output(m, out);
+		const struct output *old = generation_former(m, out);
 		if (is_kafka(out) && is_live && old)
 			out->shared = old->shared;
 		else if (is_kafka(out))

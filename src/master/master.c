@@ -286,7 +286,7 @@ static int make_shared(struct master *m, struct err *err)
 		r = generation_finish_outputs(m, &g, false, err);
 	for (size_t i = 0; r == 0 && i < g.n_outputs; i++)
 		if (g.outputs[i].type->fill && !resume_fill(&g.outputs[i]))
-			r = g.outputs[i].type->fill(&g.outputs[i], err);
+			r = g.outputs[i].type->fill(&g.outputs[i], NULL, err);
 	if (r != 0) {
 		generation_give_up(m, &g);
 		return r;

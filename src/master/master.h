@@ -178,6 +178,8 @@ struct generation {
 int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* … the rest of them, which needs checked options. */
 int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err);
+/* The output in effect that this one goes on with; NULL: none. */
+const struct output *generation_former(const struct master *m, const struct output *out);
 /* What its workers share is that of an output in effect. */
 bool generation_shares(const struct master *m, const struct output *out);
 /* Whose an endpoint of this input is. */

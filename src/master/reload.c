@@ -166,7 +166,8 @@ static int check(void *arg, struct text *errors)
 	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++) {
 		struct output *out = &r->next.outputs[i];
 		struct err err = {""};
-		if (out->type->fill && !generation_shares(r->m, out) && out->type->fill(out, &err) != 0) {
+		const struct output *former = generation_former(r->m, out);
+		if (out->type->fill && !generation_shares(r->m, out) && out->type->fill(out, former, &err) != 0) {
 			text_add(errors, "%s", err.text);
 			n++;
 		}

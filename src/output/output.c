@@ -133,7 +133,7 @@ int output_init(struct output *out, const struct conf *cf, size_t place, struct 
 	r = blocks != NULL ? out->type->prepare(out, err)
 			   : err_set(err, -ENOMEM, "Output \"%s\": no memory.", out->cf->name);
 	if (r == 0 && out->type->fill != NULL)
-		r = out->type->fill(out, err);
+		r = out->type->fill(out, NULL, err);
 	return r;
 }
 

@@ -17,27 +17,61 @@ static size_t shards_bytes(uint32_t n, uint32_t n_backends)
 	return sizeof(struct shards) + (n + 1) / 2 * 2 * sizeof(uint16_t) + n_backends * sizeof(uint32_t);
 }
 
-/* The members' names are the backends' names, or their addresses. */
-static int fill_rendezvous(uint16_t *map, const struct conf_output *cf)
+enum { ADDRESS_BYTES = 300 };
+
+/* What rendezvous hashing knows of the backends: names or addresses, and weights. */
+struct members {
+	struct hash_member *list;
+	char (*addresses)[ADDRESS_BYTES];
+};
+
+static bool members_init(struct members *m, const struct conf_output *cf)
 {
-	enum { ADDRESS_BYTES = 300 };
-	int r = -1;
-	struct hash_member *members = calloc(cf->n_backends, sizeof(*members));
-	char(*addresses)[ADDRESS_BYTES] = calloc(cf->n_backends, sizeof(*addresses));
-	if (members == NULL || addresses == NULL)
-		goto out;
-	for (size_t i = 0; i < cf->n_backends; i++) {
+	m->list = calloc(cf->n_backends, sizeof(*m->list));
+	m->addresses = calloc(cf->n_backends, sizeof(*m->addresses));
+	for (size_t i = 0; m->list != NULL && m->addresses != NULL && i < cf->n_backends; i++) {
 		const struct conf_backend *be = &cf->backends[i];
 		bool is_named = be->name != NULL && be->name[0] != '\0';
-		members[i].name = is_named ? be->name : conf_backend_address(be, addresses[i], ADDRESS_BYTES);
-		members[i].weight = be->weight;
+		m->list[i].name = is_named ? be->name : conf_backend_address(be, m->addresses[i], ADDRESS_BYTES);
+		m->list[i].weight = be->weight;
 	}
-	hash_rendezvous(map, members, cf->n_backends);
-	r = 0;
-out:
-	free(members);
-	free(addresses);
-	return r;
+	return m->list != NULL && m->addresses != NULL;
+}
+
+static void members_fini(struct members *m)
+{
+	free(m->list);
+	free(m->addresses);
+}
+
+/* conf_align put what stays first, in its old order. */
+static void match(const struct members *was, size_t n_was, const struct members *now, size_t n, uint16_t *now_of)
+{
+	size_t k = 0;
+	for (size_t i = 0; i < n_was; i++) {
+		bool is_next = k < n && strcmp(was->list[i].name, now->list[k].name) == 0;
+		bool is_same = is_next && was->list[i].weight == now->list[k].weight;
+		now_of[i] = is_same ? (uint16_t)k : (uint16_t)HASH_GONE;
+		k += is_next;
+	}
+}
+
+static bool fill_rendezvous(uint16_t *map, const struct conf_output *cf, const struct shards *like,
+			    const struct conf_output *like_cf)
+{
+	struct members now = {0}, was = {0};
+	uint16_t *now_of = like != NULL ? calloc(like_cf->n_backends, sizeof(*now_of)) : NULL;
+	bool done = members_init(&now, cf);
+	if (done && now_of != NULL && members_init(&was, like_cf)) {
+		match(&was, like_cf->n_backends, &now, cf->n_backends, now_of);
+		hash_rendezvous_change(map, now.list, cf->n_backends, like->map, now_of, like_cf->n_backends);
+	} else if (done) {
+		hash_rendezvous(map, now.list, cf->n_backends);
+	}
+	members_fini(&now);
+	members_fini(&was);
+	free(now_of);
+	return done;
 }
 
 struct shards *shards_make(const struct conf_output *cf, const uint32_t *blocks, int *fd)
@@ -64,11 +98,14 @@ struct shards *shards_make(const struct conf_output *cf, const uint32_t *blocks,
 	return s;
 }
 
-bool shards_fill(struct shards *s, const struct conf_output *cf)
+bool shards_fill(struct shards *s, const struct conf_output *cf, const struct shards *like,
+		 const struct conf_output *like_cf)
 {
+	if (like != NULL && like->modulo)
+		like = NULL;
 	if (s->modulo)
 		memcpy(s->map, cf->shards, s->n * sizeof(*s->map));
-	else if (fill_rendezvous(s->map, cf) == -1)
+	else if (!fill_rendezvous(s->map, cf, like, like_cf))
 		return false;
 	/* Whoever writes here by mistake ends himself, not the routing of all workers. */
 	mprotect(s, shards_bytes(s->n, s->n_backends), PROT_READ);
@@ -101,7 +138,7 @@ struct shards *shards_new(const struct conf_output *cf)
 {
 	int fd;
 	struct shards *s = shards_make(cf, NULL, &fd);
-	if (s != NULL && !shards_fill(s, cf)) {
+	if (s != NULL && !shards_fill(s, cf, NULL, NULL)) {
 		shards_free(s);
 		s = NULL;
 	}

@@ -275,9 +275,10 @@ static int statsite_prepare(struct output *out, struct err *err)
 	return 0;
 }
 
-static int statsite_fill(struct output *out, struct err *err)
+static int statsite_fill(struct output *out, const struct output *like, struct err *err)
 {
-	if (shards_fill(out->shared, out->cf))
+	const struct shards *map = like != NULL ? like->shared : NULL;
+	if (shards_fill(out->shared, out->cf, map, map != NULL ? like->cf : NULL))
 		return 0;
 	return err_set(err, -ENOMEM, "Output \"%s\": no memory for the shard map.", out->cf->name);
 }

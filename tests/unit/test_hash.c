@@ -243,6 +243,34 @@ START_TEST(rendezvous_is_for_ever)
 }
 END_TEST
 
+/* From any other table the same one comes as from nothing. */
+START_TEST(rendezvous_changes)
+{
+	enum { MOST = 40 };
+	static uint16_t was[HASH_SLOTS], want[HASH_SLOTS], got[HASH_SLOTS];
+	static char texts[MOST][16];
+	struct hash_member old[MOST], now[MOST];
+	uint16_t now_of[MOST];
+	size_t n_old = 0, n = 0;
+	srand48(_i);
+	for (size_t i = 0; i < MOST; i++) {
+		double weight = _i % 2 ? 1.0 : (double)(1 + lrand48() % 3);
+		bool was_there = i == 0 || lrand48() % 4, is_there = i == 1 || lrand48() % 4, changes = lrand48() % 8 == 0;
+		snprintf(texts[i], sizeof(texts[i]), "b%ld", lrand48());
+		if (was_there) {
+			now_of[n_old] = is_there && !changes ? (uint16_t)n : (uint16_t)HASH_GONE;
+			old[n_old++] = (struct hash_member){texts[i], weight};
+		}
+		if (is_there)
+			now[n++] = (struct hash_member){texts[i], changes ? weight + 1 : weight};
+	}
+	hash_rendezvous(was, old, n_old);
+	hash_rendezvous(want, now, n);
+	hash_rendezvous_change(got, now, n, was, now_of, n_old);
+	ck_assert_mem_eq(got, want, sizeof(got));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("hash");
@@ -253,6 +281,7 @@ int main(void)
 	tcase_add_test(tc, rendezvous_shares);
 	tcase_add_test(tc, rendezvous_is_the_formula);
 	tcase_add_test(tc, rendezvous_any_order);
+	tcase_add_loop_test(tc, rendezvous_changes, 0, 8);
 	tcase_add_test(tc, rendezvous_one_more_moves_little);
 	tcase_add_test(tc, rendezvous_thousand);
 	tcase_add_test(tc, rendezvous_is_for_ever);
