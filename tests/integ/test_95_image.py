@@ -17,7 +17,8 @@ from test_91_install import make
 
 MANIFESTS = ROOT / "etc/container/kubernetes"
 UNITS = {"m": 1e-3, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-pytestmark = [needs_root, pytest.mark.skipif(not shutil.which("runc") or not shutil.which("umoci"), reason="needs runc and umoci")]
+# making the images takes some minutes
+pytestmark = [needs_root, pytest.mark.soak, pytest.mark.skipif(not shutil.which("runc") or not shutil.which("umoci"), reason="needs runc and umoci")]
 
 
 def quantity(text):
@@ -31,7 +32,7 @@ def manifest(name):
 
 @pytest.fixture(scope="module")
 def image():
-    pass
+    make("image")
     return BUILD / "image"
 
 
