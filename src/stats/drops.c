@@ -82,7 +82,7 @@ static void came_count(struct sampling *s, enum stats_scope scope, unsigned bloc
 	const struct stats_field *f;
 	unsigned n = stats_fields(s->d->st, scope, &f);
 	for (unsigned i = 0; i < n; i++)
-		if (f[i].ledger % 2 == 1)
+		if (f[i].ledger % 2 == 1 && f[i].ledger < ARRAY_LEN(s->came[0])) /* not STATS_LEDGER_BETWEEN */
 			s->came[is_kafka][f[i].ledger] += stats_value(s->c, STATS_ALL, scope, block, f[i].index);
 }
 
