@@ -6,6 +6,7 @@ it through an overlay, so it stays as it was made. What a package needs is insta
 """
 import fcntl
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -167,12 +168,13 @@ class Systemd(Apart):
 
     INTO = 'env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot .'
     FIRST = "/lib/systemd/systemd --log-target=null --unit=test.target"
+    COUNT = itertools.count() # one that could not be ended leaves its group behind
 
     def __init__(self, bench):
         folder = bench.path / "systemd"
         folder.mkdir()
         groups = Path("/sys/fs/cgroup")
-        self.group = (groups / "unified" if (groups / "unified").is_dir() else groups) / f"millrace-{os.getpid()}"
+        self.group = (groups / "unified" if (groups / "unified").is_dir() else groups) / f"millrace-{os.getpid()}-{next(self.COUNT)}"
         self.group.mkdir()
         try:
             super().__init__(bench, SYSTEMD, folder, ahead=["sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', self.group], more=["--cgroup"])
