@@ -5,6 +5,8 @@
 #ifndef CTL_RUN_H
 #define CTL_RUN_H
 
+#include "suite.h"
+
 int ctl_main(int argc, char **argv);
 #define main ctl_main
 #include "../../tools/ctl_control.c"
@@ -17,7 +19,6 @@ int ctl_main(int argc, char **argv);
 #include "../../tools/ctl_top.c"
 #include "../../tools/millracectl.c"
 #undef main
-#include <check.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

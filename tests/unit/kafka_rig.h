@@ -6,7 +6,8 @@
 #ifndef KAFKA_RIG_H
 #define KAFKA_RIG_H
 
-#include <check.h>
+#include "suite.h"
+
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
 #include <netinet/in.h>

@@ -5,7 +5,8 @@
 #ifndef PACKET_SAMPLES_H
 #define PACKET_SAMPLES_H
 
-#include <check.h>
+#include "suite.h"
+
 #include <packet.h>
 #include <string.h>
 
@@ -121,16 +122,6 @@ static inline void samples_each(void (*f)(const struct sample *s, const struct p
 		}
 	}
 	free(bytes);
-}
-
-static inline int samples_run(Suite *suite)
-{
-	SRunner *runner = srunner_create(suite);
-
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
 }
 
 #endif

@@ -6,8 +6,9 @@
 #ifndef STATSITE_RIG_H
 #define STATSITE_RIG_H
 
+#include "suite.h"
+
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -390,15 +391,6 @@ static inline void rig_close(void)
 		if (rig.peers[i].listener != -1)
 			close(rig.peers[i].listener);
 	}
-}
-
-static inline int rig_run(Suite *s)
-{
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
 }
 
 #endif

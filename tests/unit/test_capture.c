@@ -2,7 +2,8 @@
  *
  * The pure parts of captures: the text of the filter, and that libpcap takes it and decides as meant.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <pcap/pcap.h>
 
 #include "tap.h"
@@ -90,9 +91,5 @@ int main(void)
 	tcase_add_test(tc, own_traffic_and_short_frames);
 	tcase_add_test(tc, peers_of_the_configuration);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

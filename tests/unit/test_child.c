@@ -3,7 +3,8 @@
  * child: a real child that says its last words, leaves messages unread and dies: all of them come back, in order, before
  * its exit; the next one starts from there.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <fcntl.h>
 #include <net.h>
 #include <signal.h>
@@ -134,9 +135,5 @@ int main(void)
 	tcase_add_test(tc, nothing_vanishes);
 	tcase_add_test(tc, adopted);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

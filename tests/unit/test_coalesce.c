@@ -2,8 +2,7 @@
  *
  * coalesce: when a source rests, how long, and that its buffer cannot fill meanwhile. Times are made up.
  */
-#include <check.h>
-
+#include "suite.h"
 #include "../../src/input/coalesce.c"
 
 static struct conf_input cf;
@@ -210,9 +209,5 @@ int main(void)
 	tcase_add_test(tc, unknown_buffer);
 	tcase_add_test(tc, polling);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,10 +3,10 @@
  * test_conf: configuration files. tests/data/conf/errors holds files with what is wrong in them, and behind "#=" in the
  * same file every error that must be reported, as it must be reported; tests/data/conf/good likewise with warnings.
  */
+#include "suite.h"
 #include "rows.h"
 
 #include <conf.h>
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
@@ -363,9 +363,5 @@ int main(void)
 	tcase_add_test(tc, many_errors);
 	tcase_add_test(tc, files_that_cannot_be_read);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

@@ -3,7 +3,8 @@
  * test_conf_args: the command line, what it does to a file, and the texts that are made of the tables: --help, the
  * sample, the list of the man page.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <conf.h>
 #include <errno.h>
 #include <string.h>
@@ -365,9 +366,5 @@ int main(void)
 	tcase_add_test(tc, sample);
 	tcase_add_test(tc, man_page);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

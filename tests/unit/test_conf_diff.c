@@ -3,9 +3,10 @@
  * test_conf_diff: two files, what is different, and the class that covers it; and that a new tree stands in the order of
  * the old one, whatever the order of its file.
  */
+#include "suite.h"
+
 #include <conf.h>
 
-#include <check.h>
 #include <string.h>
 
 static struct conf *load(const char *text)
@@ -194,9 +195,5 @@ int main(void)
 #endif
 	tcase_add_test(tc, words);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,7 +3,8 @@
  * test_conf_limits: as much as there may be, and one more; and a configuration for which memory does not suffice: mem.c
  * is included, so that the nth allocation of conf fails, for every n until there is none to fail.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <conf.h>
 #include <string.h>
 
@@ -241,9 +242,5 @@ int main(void)
 	tcase_add_test(tc, failures_in_files);
 	tcase_add_test(tc, failures_in_flags);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

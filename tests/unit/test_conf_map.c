@@ -3,8 +3,7 @@
  * test_conf_map: the reader and the writer of MAP options (string to string). Includes read.c, since what is read into
  * an option of any row is its own; the row here is the test's.
  */
-#include <check.h>
-
+#include "suite.h"
 #include "../../src/conf/read.c"
 
 static const struct conf_row row = {.type = "MAP", .name = "properties", .def = "", .min = "", .max = ""};
@@ -107,9 +106,5 @@ int main(void)
 	tcase_add_test(tc, map_errors);
 	tcase_add_test(tc, map_empty_and_too_large);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

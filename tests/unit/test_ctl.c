@@ -3,8 +3,8 @@
  * test_ctl: millracectl as a whole, against a control socket that this test serves, with counter pages that it fills.
  * Run from the top of the repository (the man page is compared with the table of commands).
  */
+#include "suite.h"
 #include "ctl_run.h"
-#include <check.h>
 #include <fcntl.h>
 #include <regex.h>
 #include <sys/wait.h>
@@ -371,9 +371,5 @@ int main(void)
 	tcase_add_test(tc, test_help_and_man);
 	tcase_add_test(tc, test_fdpass);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -104,9 +104,5 @@ int main(void)
 	tcase_add_test(tc, test_hash_outputs);
 	tcase_add_test(tc, test_diff_map);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -2,7 +2,8 @@
  *
  * test_dpdk_args: what the EAL is given for what an input's options say.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <errno.h>
 #include <string.h>
 
@@ -136,9 +137,5 @@ int main(void)
 	tcase_add_test(tc, refused);
 	tcase_add_test(tc, pci_addresses);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

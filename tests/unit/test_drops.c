@@ -3,8 +3,8 @@
  * test_drops: the path from the wire to the backends: what came and was lost at each step, the last ten seconds, the
  * worst step, and the advice for it, each from pages that this test fills.
  */
+#include "suite.h"
 #include "../../src/stats/drops_private.h"
-#include <check.h>
 #include <string.h>
 
 enum { SLOTS = 4 };
@@ -524,9 +524,5 @@ int main(void)
 	tcase_add_test(tc, advice_not_ours);
 	tcase_add_test(tc, json);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,7 +3,8 @@
  * test_fastcapa: Fastcapa's command line and ini file, what becomes of them, and what is refused. The documented
  * examples are Metron's own.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <conf.h>
 #include <errno.h>
 #include <string.h>
@@ -250,10 +251,7 @@ int main(void)
 	tcase_add_test(tc, several_errors_at_once);
 	tcase_add_test(tc, help_and_dump);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
+	int failed = suite_run(suite);
 	unlink(ini_path);
-	return failed ? 1 : 0;
+	return failed;
 }

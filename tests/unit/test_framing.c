@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_framing: what a stream begins with, messages cut at every place, lengths that are none, the way as a number. */
+#include "suite.h"
 #include "../../src/input/framing.h"
 
-#include <check.h>
 #include <string.h>
 
 START_TEST(recognise)
@@ -81,9 +81,5 @@ int main(void)
 	tcase_add_test(tc, pieces);
 	tcase_add_test(tc, no_length);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

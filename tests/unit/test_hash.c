@@ -2,8 +2,9 @@
  *
  * test_hash: statsrelay's shards to the bit, and what a consistent hash promises: fair shares, independence of the
  * order, and few moves. */
+#include "suite.h"
+
 #include <base.h>
-#include <check.h>
 #include <math.h>
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -286,9 +287,5 @@ int main(void)
 	tcase_add_test(tc, rendezvous_thousand);
 	tcase_add_test(tc, rendezvous_is_for_ever);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -2,9 +2,10 @@
  *
  * test_host: what the kernel says of the host: the parsers on sound and odd content, and the reader against the kernel.
  */
+#include "suite.h"
+
 #include <arpa/inet.h>
 #include <base.h>
-#include <check.h>
 #include <errno.h>
 #include <linux/if_arp.h>
 #include <linux/if_link.h>
@@ -328,9 +329,5 @@ int main(void)
 	tcase_add_test(tc, reader_of_nobody);
 	tcase_add_test(tc, usage);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

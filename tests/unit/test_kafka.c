@@ -477,9 +477,5 @@ int main(void)
 	tcase_add_test(tc, drain_does_not_linger);
 	tcase_add_test(tc, no_broker_at_the_start);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

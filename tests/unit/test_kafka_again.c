@@ -195,9 +195,5 @@ int main(void)
 	tcase_add_loop_test(tc, delivered_without_offset, 0, 2);
 	tcase_add_loop_test(tc, the_topic_goes_and_comes, 0, 2);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -507,9 +507,5 @@ int main(void)
 	tcase_add_loop_test(tc, spoiled, 0, 2);
 	tcase_add_test(tc, speed);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,7 +3,8 @@
  * The pure parts of the kafka output: messages in chunks and lists, flows, idempotence, brokers in statistics, the
  * check of properties.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/un.h>
@@ -271,9 +272,5 @@ int main(void)
 	tcase_add_test(tc, warnings_are_no_errors);
 	tcase_add_test(tc, keys_are_read_by_the_master);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * test_lines: the table of decisions, the cutting, and random lines against the reference, by each way of looking. */
+#include "suite.h"
 #include "../../src/input/lines.h"
 #include "../fuzz/lines_reference.h"
 
-#include <check.h>
 #include <string.h>
 
 #ifndef TEST_DATA
@@ -450,9 +450,5 @@ int main(void)
 	ADD_FOR_EACH_SCAN(tc, long_keys);
 	ADD_FOR_EACH_SCAN(tc, random_lines);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

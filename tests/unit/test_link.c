@@ -3,7 +3,8 @@
  * link: what a full link, too many descriptors in flight, and an end that goes away do to messages: they wait, they come
  * in order, they are given back. Real sockets, one process.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <net.h>
@@ -200,9 +201,5 @@ int main(void)
 	tcase_add_test(tc, end);
 	tcase_add_test(tc, no_descriptor);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,8 +3,9 @@
  * test_log: what reaches stderr, byte by byte, and how often. Each test is a process of its own (check forks), whose
  * stderr is a pipe.
  */
+#include "suite.h"
+
 #include <base.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <regex.h>
@@ -270,9 +271,5 @@ int main(void)
 	tcase_add_test(tc, limit);
 	tcase_add_test_raise_signal(tc, bug, SIGABRT);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -163,5 +163,5 @@ int main(void)
 	tcase_add_test(tc, shares_are_fair);
 	tcase_add_test(tc, other_flows_differ);
 	suite_add_tcase(suite, tc);
-	return samples_run(suite);
+	return suite_run(suite);
 }

@@ -143,5 +143,5 @@ int main(void)
 	tcase_add_test(tc, odd_links);
 	tcase_add_test(tc, names_differ);
 	suite_add_tcase(suite, tc);
-	return samples_run(suite);
+	return suite_run(suite);
 }

@@ -250,5 +250,5 @@ int main(void)
 	tcase_add_test(tc, longest_packet);
 	tcase_add_test(tc, written_is_read);
 	suite_add_tcase(suite, tc);
-	return samples_run(suite);
+	return suite_run(suite);
 }

@@ -209,5 +209,5 @@ int main(void)
 	tcase_add_test(tc, packets);
 	tcase_add_test(tc, skips);
 	suite_add_tcase(suite, tc);
-	return samples_run(suite);
+	return suite_run(suite);
 }

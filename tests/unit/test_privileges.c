@@ -3,8 +3,9 @@
  * test_privileges: who a process becomes, what it keeps, which system calls are left. Each test is a process of its own
  * (check forks), for nothing of it can be taken back; failures are told by exit code.
  */
+#include "suite.h"
+
 #include <base.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -246,9 +247,5 @@ int main(void)
 	tcase_add_test_raise_signal(tc, kills_ptrace, SIGSYS);
 	tcase_add_test_raise_signal(tc, abort_still_works, SIGABRT);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -2,10 +2,10 @@
  *
  * test_proc: descriptors, CPUs, the title, and the clocks. Each test is a process of its own (check forks).
  */
+#include "suite.h"
 #include "../../src/base/base_private.h"
 
 #include <base.h>
-#include <check.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
@@ -174,9 +174,5 @@ int main(void)
 	tcase_add_test(tc, cpus_and_title);
 	tcase_add_test(tc, clocks);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -3,7 +3,8 @@
  * process, try: real children. A signal reaches nobody but the child, no exit status is taken by another, strangers are
  * reaped, a function in a child says something, dies, hangs.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <errno.h>
 #include <process.h>
 #include <signal.h>
@@ -231,9 +232,5 @@ int main(void)
 	tcase_add_test(tc, try_hangs);
 	tcase_add_test(tc, try_dies);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

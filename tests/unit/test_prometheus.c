@@ -2,8 +2,8 @@
  *
  * test_prometheus: the counters in Prometheus' text format. What promtool says of it is in test_57_prometheus.py.
  */
+#include "suite.h"
 #include "../../src/stats/stats_private.h"
-#include <check.h>
 #include <ctype.h>
 #include <string.h>
 
@@ -214,9 +214,5 @@ int main(void)
 	tcase_add_test(tc, test_brokers);
 	tcase_add_test(tc, test_grammar);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -3,7 +3,6 @@
  * queue and pool against a simple model: random operations on several queues that share a small pool; after each, the
  * counts, the bounds and the bytes that would be sent must be the model's.
  */
-#include <check.h>
 
 /* check writes to a pipe at each of its assertions, passed ones too: 1 us, millions of times. */
 #define MUST(cond)                                                                                                     \
@@ -12,6 +11,7 @@
 			ck_abort_msg("not true: %s", #cond);                                                           \
 	} while (0)
 
+#include "suite.h"
 #include "../../src/output/pool.c"
 #include "../../src/output/queue.c"
 #include "../../src/output/region.c"
@@ -476,9 +476,5 @@ int main(void)
 	tcase_add_test(tc, random_roomy);
 	tcase_add_test(tc, random_tight);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

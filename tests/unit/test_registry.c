@@ -4,7 +4,7 @@
  * whatever fails and when, leaves no trace. calloc and strdup of the registry, and socket, bind and listen, are the test's
  * own here: the n-th call fails as told.
  */
-#include <check.h>
+#include "suite.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -399,9 +399,5 @@ int main(void)
 	tcase_add_test(tcase, only_our_own_file_is_removed);
 	tcase_add_test(tcase, what_is_adopted);
 	suite_add_tcase(suite, tcase);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return suite_run(suite);
 }

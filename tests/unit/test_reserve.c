@@ -2,7 +2,8 @@
  *
  * reserve: an allocation for libev that fails gets the reserve, and the reserve is made anew.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <stdlib.h>
 
 static unsigned n_fail;
@@ -46,9 +47,5 @@ int main(void)
 	tcase_add_test(tc, once_and_again);
 	tcase_add_test(tc, nothing_left);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

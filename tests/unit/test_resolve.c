@@ -3,8 +3,9 @@
  * net_resolve against a name server of its own (a UDP socket in the test that answers, refuses or stays silent), and
  * the text of addresses.
  */
+#include "suite.h"
+
 #include <arpa/inet.h>
-#include <check.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -202,9 +203,5 @@ int main(void)
 	tcase_add_test(tc, cancelled_queries_are_not_heard);
 	tcase_add_test(tc, addresses);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

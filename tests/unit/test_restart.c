@@ -2,8 +2,7 @@
  *
  * restart: the back-off, the start's limit, and when a slot's sockets are lent. Times are made up; nothing waits.
  */
-#include <check.h>
-
+#include "suite.h"
 #include "../../src/master/restart.c"
 
 enum { SECOND = 1000000, MS = 1000 };
@@ -231,9 +230,5 @@ int main(void)
 	tcase_add_test(tc, making_place_is_no_death);
 	tcase_add_test(tc, a_slot_that_ends_is_removed);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

@@ -3,7 +3,8 @@
  * test_rights: which capabilities a configuration needs, and what is answered to one that needs more than was kept.
  * Each test is a process of its own (check forks).
  */
-#include <check.h>
+#include "suite.h"
+
 #include <errno.h>
 #include <linux/capability.h>
 #include <master.h>
@@ -132,9 +133,5 @@ int main(void)
 	tcase_add_test(tc, another_configuration);
 	tcase_add_test(tc, who);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

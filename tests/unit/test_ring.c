@@ -3,8 +3,9 @@
  * The walk over the blocks of a ring, in memory that is made up as the kernel makes it, and as nobody should: each place
  * at which a reader can end is one at which the next goes on; nothing leads out of the memory.
  */
+#include "suite.h"
+
 #include <arpa/inet.h>
-#include <check.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -309,9 +310,5 @@ int main(void)
 	tcase_add_test(tc, heads);
 	tcase_add_test(tc, tags_of_the_kernel);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return suite_run(s);
 }

@@ -3,7 +3,6 @@
  * risk against a model that remembers where each line ended: never fewer lines than the model counts within the last
  * RISK_WINDOWS windows, never more than the connection had, and not many more than needed.
  */
-#include <check.h>
 
 /* check writes to a pipe at each of its assertions, passed ones too: 1 us, millions of times. */
 #define MUST(cond)                                                                                                     \
@@ -12,6 +11,7 @@
 			ck_abort_msg("not true: %s", #cond);                                                           \
 	} while (0)
 
+#include "suite.h"
 #include "../../src/output/risk.c"
 
 static uint64_t seed;
@@ -122,9 +122,5 @@ int main(void)
 	tcase_add_test(tc, steady_stream_is_tight);
 	tcase_add_test(tc, random_streams);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

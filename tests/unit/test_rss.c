@@ -3,7 +3,8 @@
  * test_rss: the key and mask that a device is asked for, against made-up descriptions of devices. The key is proven by
  * Toeplitz itself: both directions of a connection must have one hash, and many connections must spread.
  */
-#include <check.h>
+#include "suite.h"
+
 #include <rte_ethdev.h>
 #include <string.h>
 
@@ -108,9 +109,5 @@ int main(void)
 	tcase_add_test(tc, key_is_symmetric);
 	tcase_add_test(tc, devices);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -3,7 +3,8 @@
  * The shard maps: modulo is the configuration's list, rendezvous does not depend on the order in the file, follows
  * names and weights, and moves no more keys than it must. (The hash itself: test_hash.c.)
  */
-#include <check.h>
+#include "suite.h"
+
 #include <output.h>
 #include <string.h>
 
@@ -111,9 +112,5 @@ int main(void)
 	tcase_add_test(tc, names_and_weights);
 	tcase_add_test(tc, one_more_takes_its_share_only);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

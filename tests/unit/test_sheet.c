@@ -2,9 +2,9 @@
  *
  * test_sheet: what the page is made of: numbers and names as text, and the history behind its curves.
  */
+#include "suite.h"
 #include "../../src/monitor/history.h"
 #include "../../src/monitor/sheet.h"
-#include <check.h>
 #include <string.h>
 
 START_TEST(test_format)
@@ -80,9 +80,5 @@ int main(void)
 	tcase_add_test(tc, test_escape);
 	tcase_add_test(tc, test_history);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

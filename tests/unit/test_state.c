@@ -2,8 +2,7 @@
  *
  * state: what is written is read again, and a reader passes over what it does not know.
  */
-#include <check.h>
-
+#include "suite.h"
 #include "../../src/master/state.c"
 
 START_TEST(words_come_back)
@@ -59,9 +58,5 @@ int main(void)
 	tcase_add_test(tc, words_come_back);
 	tcase_add_test(tc, any_text_is_read);
 	suite_add_tcase(s, tc);
-	SRunner *sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	int failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return suite_run(s);
 }

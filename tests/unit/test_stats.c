@@ -3,9 +3,9 @@
  * test_stats: the counter pages: publication, adoption after kill -9 at any point, copies under load, the directory.
  * Files that are hostile are in test_stats_open.c, what is computed from a copy in test_stats_text.c.
  */
+#include "suite.h"
 #include "../../src/stats/stats_private.h"
 #include "stats_rig.h"
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -416,9 +416,5 @@ int main(void)
 	tcase_add_test(tc, test_places);
 	tcase_add_test(tc, test_rebased);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

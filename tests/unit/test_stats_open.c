@@ -3,9 +3,9 @@
  * test_stats_open: the file of the counter pages as a reader meets it: read only, sealed, hostile, of another version;
  * and the writer's mistakes that must end it.
  */
+#include "suite.h"
 #include "../../src/stats/stats_private.h"
 #include "stats_rig.h"
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -254,9 +254,5 @@ int main(void)
 	tcase_add_test(tc, test_short_of);
 	tcase_add_loop_test_raise_signal(tc, test_wrong_scope, SIGABRT, 0, 5);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -2,8 +2,8 @@
  *
  * test_stats_text: what is computed from a copy of the counter pages: the ledger, statsrelay's status, rows, JSON.
  */
+#include "suite.h"
 #include "../../src/stats/stats_private.h"
-#include <check.h>
 #include <string.h>
 
 static struct err err;
@@ -319,9 +319,5 @@ int main(void)
 	tcase_add_test(tc, test_status_json);
 	tcase_add_test(tc, test_words);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }

@@ -427,5 +427,5 @@ int main(void)
 	tcase_add_test(tc, close_gives_up_what_was_held_back);
 	tcase_add_test(tc, a_thousand_backends);
 	suite_add_tcase(s, tc);
-	return rig_run(s);
+	return suite_run(s);
 }

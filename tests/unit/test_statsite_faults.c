@@ -368,5 +368,5 @@ int main(void)
 	tcase_add_test(tc, a_connect_that_hangs_is_given_up);
 	tcase_add_test(tc, many_go_down_at_once);
 	suite_add_tcase(s, tc);
-	return rig_run(s);
+	return suite_run(s);
 }

@@ -36,9 +36,12 @@ START_TEST(stalled_through_a_chain)
 			rig_send(500, 500);
 		rig_rest(20);
 		uint64_t held = rig.out->type->pending(rig.out), bytes = rig_output()->memory_bytes;
+		uint64_t delivered = SUM_ALL(delivered_records);
 		hand_over_to(&rig.conf);
-		MUST(rig.out->type->pending(rig.out) == held);
-		MUST(rig_output()->memory_bytes == bytes);
+		/* The last acknowledgements may come while it is handed over. */
+		delivered = SUM_ALL(delivered_records) - delivered;
+		MUST(rig.out->type->pending(rig.out) == held - delivered);
+		MUST(delivered != 0 ? rig_output()->memory_bytes <= bytes : rig_output()->memory_bytes == bytes);
 	}
 	unsigned n_regions = 0;
 	struct region *r;
@@ -390,5 +393,5 @@ int main(void)
 	tcase_add_test(tc, a_full_channel);
 	tcase_add_test(tc, descriptors_do_not_come);
 	suite_add_tcase(s, tc);
-	return rig_run(s);
+	return suite_run(s);
 }

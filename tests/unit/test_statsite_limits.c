@@ -221,5 +221,5 @@ int main(void)
 	tcase_add_test(tc, a_thousand_backends);
 	tcase_add_test(tc, a_large_queue);
 	suite_add_tcase(s, tc);
-	return rig_run(s);
+	return suite_run(s);
 }

@@ -2,8 +2,9 @@
  *
  * test_text: quantities, escapes, the growing string, and the sentence of an error.
  */
+#include "suite.h"
+
 #include <base.h>
-#include <check.h>
 #include <errno.h>
 #include <string.h>
 
@@ -249,9 +250,5 @@ int main(void)
 	tcase_add_test(tc, json);
 	tcase_add_test(tc, error_text);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return suite_run(suite);
 }

@@ -4,9 +4,9 @@
  * with patterns and at random, then the master takes them over and counts. It lives, what stands in the sums was so, and
  * the siblings' memory is untouched. And: what a child may still write.
  */
+#include "suite.h"
 #include "../../src/master/master.h"
 #include "../../src/stats/stats_private.h"
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -500,9 +500,5 @@ int main(void)
 	tcase_add_loop_test(tc, test_child_without_pages, 0, 2);
 	tcase_add_test(tc, test_more_pages);
 	suite_add_tcase(suite, tc);
-	SRunner *runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	int failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return suite_run(suite);
 }
