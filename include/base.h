@@ -196,6 +196,8 @@ void proc_fill_standard(void);
 void proc_leave_terminal(void);
 /* In a child: what the master had of signals is not ours. All are blocked, but a crash still kills. */
 void proc_child_signals(void);
+/* All of it, however often write(2) is interrupted. 0 or -errno. */
+int proc_write(int fd, const void *bytes, size_t len);
 void proc_set_title(const char *title); /* comm, at most 15 characters: what ps and top show */
 /* What a process has used, of /proc/PID/stat. 0, or -ESRCH when there is none; -EINVAL when the text is none. The CPU time
  * has the grain of the kernel's clock tick, 10 ms. */

@@ -154,6 +154,9 @@ struct input {
 	void *impl;
 };
 
+/* The one of that name; NULL: none. */
+struct input *input_named(struct input *inputs, size_t n, const char *name);
+
 /* A descriptor that a worker reads. The head of the type's own struct. */
 struct source {
 	struct input *in;

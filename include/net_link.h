@@ -53,7 +53,8 @@ bool net_link_flush(struct net_link *l, uint64_t until_us);
 void net_link_hear_out(struct net_link *l);
 /* Closes it; what was not sent is appended to `undelivered`. */
 void net_link_close(struct net_link *l, struct net_messages *undelivered);
-/* What waits in `fd`, an end that nobody reads any more, is appended to `messages`. */
-void net_link_recover(int fd, size_t size, struct net_messages *messages);
+/* The next of what waits in `fd`, an end that nobody reads any more. 1: *m is the caller's; 0: the other end is gone; or
+ * -errno (-EAGAIN: that was all). */
+int net_link_recover(int fd, size_t size, struct net_message **m);
 
 #endif

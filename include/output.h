@@ -104,6 +104,8 @@ int output_set_blocks(struct output *out, const uint32_t *blocks);
 /* All of it, with places and blocks numbered from 0: what a program that starts has. */
 int output_init(struct output *out, const struct conf *cf, size_t place, struct err *err);
 void output_fini(struct output *out); /* master */
+/* The one of that name; NULL: none. */
+struct output *output_named(struct output *outputs, size_t n, const char *name);
 /* Master, also at USR1: opens the output's file anew, for the workers that are forked later. */
 void output_open_file(struct output *out);
 /* Worker: appends to this one from now on (takes fd). */

@@ -46,6 +46,20 @@ unsigned proc_cpus(void)
 	return MAX(1, whole + (limits.cpus > whole));
 }
 
+int proc_write(int fd, const void *bytes, size_t len)
+{
+	for (const char *at = bytes; len > 0;) {
+		ssize_t n = write(fd, at, len);
+		if (n == -1 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n == 0 ? -ENOSPC : -errno;
+		at += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
 void proc_close_span_slowly(unsigned first, unsigned last)
 {
 	DIR *dir = opendir("/proc/self/fd");

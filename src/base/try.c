@@ -26,14 +26,7 @@ static _Noreturn void child(const struct try *t, try_function *f, void *arg, int
 	}
 	signal(SIGPIPE, SIG_IGN); /* nobody listens: it ends all the same */
 	int code = f(arg, &said);
-	for (size_t at = 0; at < said.len;) {
-		ssize_t n = write(fd, said.s + at, said.len - at);
-		if (n == -1 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			break;
-		at += (size_t)n;
-	}
+	proc_write(fd, said.s, said.len);
 	_exit(said.failed && code == 0 ? EXIT_FAILURE : code); /* without waiting for a library's threads */
 }
 

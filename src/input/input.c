@@ -53,6 +53,14 @@ static const struct input_type *type_of(const struct conf_input *cf, const char 
 	return NULL;
 }
 
+struct input *input_named(struct input *inputs, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(inputs[i].cf->name, name) == 0)
+			return &inputs[i];
+	return NULL;
+}
+
 const struct input_type *input_type_of(const struct conf_input *cf)
 {
 	struct conf_list one;

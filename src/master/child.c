@@ -13,7 +13,8 @@ static void close_link(struct child *c, bool (*on_undelivered)(struct child *c, 
 	struct net_message *m;
 	if (c->far_end == -1)
 		return;
-	net_link_recover(c->far_end, c->type->message_bytes, &undelivered);
+	while (net_link_recover(c->far_end, c->type->message_bytes, &m) == 1)
+		STAILQ_INSERT_TAIL(&undelivered, m, next);
 	close(c->far_end);
 	c->far_end = -1;
 	net_link_close(&c->link, &undelivered);

@@ -219,9 +219,10 @@ static void end_when_done(struct master *m)
 
 void master_input_done(struct master *m, const char *name)
 {
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (strcmp(m->inputs[i].cf->name, name) == 0)
-			m->inputs[i].is_done = true;
+	struct input *in = input_named(m->inputs, m->n_inputs, name);
+	if (in == NULL || !in->type->is_finite) /* no worker ends the others by a word */
+		return;
+	in->is_done = true;
 	end_when_done(m);
 }
 

@@ -37,6 +37,7 @@ struct worker_process {
 	bool is_leaving;     /* it was told to hand over and leave */
 	bool was_told;	     /* by a signal to end: its exit report is news */
 	bool has_left;	     /* … and has handed over: it only waits for what is in flight */
+	bool is_stopped;     /* it was to be a successor, and is not needed: it holds nothing */
 	uint64_t kill_at_us; /* it has had its time then; 0: it has no limit */
 	char why[256];	     /* it could not start */
 };
@@ -233,12 +234,12 @@ void death_account(struct master *m, const struct worker_process *p, bool left_c
 uint64_t death_account_page(struct stats_page *page);
 
 /* rights.c: what the configuration needs of the system. rights_find: whom the children become. rights_needed: which
- * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what was kept is enough
+ * capabilities the master needs for it. rights_reduce: keeps these only. rights_check: whether what it has is enough
  * for another configuration; else its sentence says to restart. */
 int rights_find(const struct conf *cf, struct identity *id, struct err *err);
 uint64_t rights_needed(const struct conf *cf, const struct identity *id);
 int rights_reduce(struct master *m, struct err *err);
-int rights_check(const struct master *m, const struct conf *cf, struct err *err);
+int rights_check(const struct conf *cf, uint64_t have, struct err *err);
 
 /* reserve.c: before the first loop: memory for libev, which aborts when it cannot have some. */
 void reserve_init(void);

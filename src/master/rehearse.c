@@ -25,26 +25,10 @@ bool master_is_rehearsal(void)
 	return rehearsal.is_due;
 }
 
-static bool write_all(int fd, const void *bytes, size_t len)
-{
-	for (const char *at = bytes; len > 0;) {
-		ssize_t n = write(fd, at, len);
-		if (n == -1 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		at += n;
-		len -= (size_t)n;
-	}
-	return true;
-}
-
 int rehearse_text(const char *path, char **bytes, size_t *len)
 {
 	int r = conf_read_file(path, bytes, len);
-	if (r == 0 && !write_all(rehearsal.text, *bytes, *len))
-		r = -ENOSPC;
-	return r;
+	return r == 0 ? proc_write(rehearsal.text, *bytes, *len) : r;
 }
 
 /* -- what the running program has --------------------------------------------------------------------------------- */
@@ -144,22 +128,6 @@ static int try_input(const struct conf *cf, const struct conf_input *in, const s
 	return 0;
 }
 
-static int try_rights(const struct conf *cf, uint64_t have, struct err *err)
-{
-	struct identity id;
-	struct text t = {0};
-	int r = rights_find(cf, &id, err);
-	uint64_t missing = r == 0 && id.is_root ? rights_needed(cf, &id) & ~have : 0;
-	if (missing == 0)
-		return r;
-	privileges_format(&t, missing);
-	r = err_set(err, -EPERM,
-		    "This configuration needs capabilities that were given up at the start (%s): restart millrace.",
-		    t.s ? t.s : "");
-	text_free(&t);
-	return r;
-}
-
 /* -- maps --------------------------------------------------------------------------------------------------------- */
 
 static int write_map(const struct conf_output *out, struct err *err)
@@ -168,7 +136,8 @@ static int write_map(const struct conf_output *out, struct err *err)
 	struct shards *s = shards_new(out);
 	snprintf(head.name, sizeof(head.name), "%s", out->name);
 	head.bytes = s ? shards_size(s) : 0;
-	bool done = s && write_all(rehearsal.maps, &head, sizeof(head)) && write_all(rehearsal.maps, s, head.bytes);
+	bool done = s && proc_write(rehearsal.maps, &head, sizeof(head)) == 0 &&
+		    proc_write(rehearsal.maps, s, head.bytes) == 0;
 	shards_free(s);
 	return done ? 0 : err_set(err, -ENOMEM, "Output \"%s\": no memory for the shard map.", out->name);
 }
@@ -179,7 +148,7 @@ int master_rehearse(const struct conf *cf)
 	struct err err = {""};
 	int r = read_state(&ours, &err);
 	if (r == 0)
-		r = try_rights(cf, ours.capabilities, &err);
+		r = rights_check(cf, ours.capabilities, &err);
 	for (size_t i = 0; r == 0 && i < cf->n_inputs; i++)
 		r = try_input(cf, &cf->inputs[i], &ours, &err);
 	for (size_t i = 0; r == 0 && i < cf->n_outputs; i++)

@@ -284,7 +284,7 @@ void reload_begin(struct master *m, uint64_t client)
 		conf_diff(m->cf, r->cf, &r->diff);
 		r->class = class_of(r);
 		reload_refusals(r, &errors);
-		if (rights_check(m, r->cf, &err) != 0)
+		if (rights_check(r->cf, m->capabilities, &err) != 0)
 			text_add(&errors, "%s\n", err.text);
 		if (r->diff.no_memory || errors.failed)
 			reload_give_up(r, "Nothing has changed: no memory.", NULL);

@@ -24,6 +24,8 @@ void restart_init(struct restart *r, uint64_t now_us)
 
 void restart_started(struct restart *r, uint64_t now_us)
 {
+	if (r->state == RESTART_READY) /* its successor, which is not ready yet */
+		r->vacant_since_us = now_us;
 	enter(r, RESTART_STARTING, now_us);
 }
 
@@ -32,18 +34,14 @@ void restart_ready(struct restart *r, uint64_t now_us)
 	enter(r, RESTART_READY, now_us);
 }
 
-void restart_leaving(struct restart *r, uint64_t now_us, uint64_t kill_at_us)
+void restart_leaving(struct restart *r, uint64_t now_us)
 {
-	r->kill_at_us = kill_at_us;
-	r->vacant_since_us = now_us;
 	enter(r, RESTART_DRAINING, now_us);
 }
 
-void restart_left(struct restart *r, uint64_t now_us, bool is_removed)
+void restart_left(struct restart *r, uint64_t now_us)
 {
-	r->start_at_us = now_us;
-	r->deaths = 0;
-	enter(r, is_removed ? RESTART_REMOVED : RESTART_VACANT, now_us);
+	enter(r, RESTART_REMOVED, now_us);
 }
 
 static uint64_t back_off_us(unsigned deaths)
@@ -81,11 +79,6 @@ enum restart_action restart_next(const struct restart *r, uint64_t now_us, uint6
 			return RESTART_KILL;
 		*again_us = late_us;
 	}
-	if (r->state == RESTART_DRAINING && r->kill_at_us) {
-		if (now_us >= r->kill_at_us)
-			return RESTART_KILL;
-		*again_us = r->kill_at_us;
-	}
 	return RESTART_WAIT;
 }
 
@@ -94,8 +87,7 @@ bool restart_should_lend(const struct restart *r, uint64_t now_us, uint64_t *aga
 	*again_us = UINT64_MAX;
 	if (r->state == RESTART_FAILED)
 		return true;
-	bool makes_place = r->state == RESTART_DRAINING && r->kill_at_us;
-	if (r->state != RESTART_VACANT && r->state != RESTART_STARTING && !makes_place)
+	if (r->state != RESTART_VACANT && r->state != RESTART_STARTING)
 		return false;
 	/* a slot that keeps dying while it starts has no process either: count from the death */
 	uint64_t due_us = r->vacant_since_us + lend_after_us;

@@ -8,7 +8,7 @@
  *     ▲  ▲                  │                   │                       │
  *     │  └────── died ──────┴────── died ───────┘                       │ left
  *     │                                                                 ▼
- *   first at once, then 100 ms doubled to 30 s;              FAILED   (gone), or VACANT for a successor, or REMOVED
+ *   first at once, then 100 ms doubled to 30 s;              FAILED   (gone), or REMOVED
  *   60 s of health forget the past                  left with "do not start me again"
  */
 #ifndef MASTER_RESTART_H
@@ -22,7 +22,6 @@ struct restart {
 	enum restart_state state;
 	uint64_t since_us;        /* the state began */
 	uint64_t start_at_us;     /* VACANT: the next process starts then */
-	uint64_t kill_at_us;      /* DRAINING, to make place for a successor: it has had its time then */
 	uint64_t vacant_since_us; /* nobody has been READY since */
 	unsigned deaths;          /* without 60 s of health between them */
 };
@@ -30,10 +29,10 @@ struct restart {
 void restart_init(struct restart *r, uint64_t now_us);
 void restart_started(struct restart *r, uint64_t now_us);
 void restart_ready(struct restart *r, uint64_t now_us);
-/* It was asked to make place for a successor, or for nobody, until kill_at_us. */
-void restart_leaving(struct restart *r, uint64_t now_us, uint64_t kill_at_us);
-/* It has done so. */
-void restart_left(struct restart *r, uint64_t now_us, bool is_removed);
+/* The place ends: its process was asked to leave. */
+void restart_leaving(struct restart *r, uint64_t now_us);
+/* It has left, and nobody follows. */
+void restart_left(struct restart *r, uint64_t now_us);
 /* `for_good`: it said that it cannot work here. */
 void restart_died(struct restart *r, uint64_t now_us, bool for_good);
 

@@ -255,18 +255,29 @@ static void read_slot(struct master *m, const struct state_line *line)
 	stats_touch(m->page, STATS_SLOT, (unsigned)number);
 }
 
+static void close_both(int link, int far)
+{
+	if (link != -1)
+		close(link);
+	if (far != -1)
+		close(far);
+}
+
 static void read_worker(struct master *m, const struct state_line *line)
 {
 	int64_t number = state_int(line, 0, -1), which = state_int(line, 1, -1);
 	int link = take_fd(line, 3), far = take_fd(line, 4);
 	pid_t pid = (pid_t)state_int(line, 2, 0);
-	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1)
+	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1) {
+		close_both(link, far); /* it meets the end of its link, and leaves */
 		return;
+	}
 	struct slot *s = &m->slots[number];
 	struct worker_process *p = &s->processes[which];
 	int r = child_adopt(&p->child, m->loop, pid, link, far);
 	if (r != 0) {
 		log_error("upgrade: worker %u (pid %d) cannot be taken over: %s", s->number, (int)pid, strerror(-r));
+		close_both(link, far);
 		return;
 	}
 	p->is_foreign = true;
@@ -383,14 +394,6 @@ void resume_slots(struct master *m)
 
 /* -- what the other program's workers are to know ---------------------------------------------------------------------- */
 
-static const struct input *input_named(const struct master *m, const char *name)
-{
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (strcmp(m->inputs[i].cf->name, name) == 0)
-			return &m->inputs[i];
-	return NULL;
-}
-
 /* The input that all endpoints of the old one have gone to; NULL: none. */
 static const struct input *renamed_to(const struct master *m, const char *name)
 {
@@ -400,7 +403,7 @@ static const struct input *renamed_to(const struct master *m, const char *name)
 	{
 		if (!ep->former_input || strcmp(ep->former_input, name) != 0)
 			continue;
-		const struct input *now = ep->references > 0 ? input_named(m, ep->cf->name) : NULL;
+		const struct input *now = ep->references > 0 ? input_named(m->inputs, m->n_inputs, ep->cf->name) : NULL;
 		if (!now || (to && to != now))
 			return NULL;
 		to = now;
@@ -411,10 +414,10 @@ static const struct input *renamed_to(const struct master *m, const char *name)
 static void announce_input(struct master *m, const struct state_line *line)
 {
 	const char *name = state_text(line, 0);
-	const struct input *to = input_named(m, name) ? NULL : renamed_to(m, name);
+	const struct input *to = input_named(m->inputs, m->n_inputs, name) ? NULL : renamed_to(m, name);
 	if (to)
 		slots_tell_all(m, LINK_GONE, LINK_GONE_NAME, name, to->cf->name, -1);
-	else if (!input_named(m, name))
+	else if (!input_named(m->inputs, m->n_inputs, name))
 		slots_tell_all(m, LINK_GONE, LINK_GONE_INPUT, name, "", -1);
 }
 

@@ -113,14 +113,14 @@ int rights_reduce(struct master *m, struct err *err)
 	return r;
 }
 
-int rights_check(const struct master *m, const struct conf *cf, struct err *err)
+int rights_check(const struct conf *cf, uint64_t have, struct err *err)
 {
 	struct identity id;
 	struct text t = {0};
 	int r = rights_find(cf, &id, err);
 	if (r != 0)
 		return r;
-	uint64_t missing = rights_needed(cf, &id) & ~m->capabilities;
+	uint64_t missing = rights_needed(cf, &id) & ~have;
 	if (missing == 0 || !id.is_root) /* who is not root never had them: a bind that fails says so */
 		return 0;
 	privileges_format(&t, missing);

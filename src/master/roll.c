@@ -168,7 +168,7 @@ int roll_end(struct slot *s)
 		return r;
 	s->is_ending = true;
 	give_to(s, to);
-	restart_leaving(&s->restart, clock_us(), UINT64_MAX);
+	restart_leaving(&s->restart, clock_us());
 	tell_to_leave(s, to->number);
 	return 0;
 }
@@ -218,7 +218,7 @@ bool roll_exited(struct worker_process *p)
 	close_end(&s->giving);
 	if (!s->is_ending || s->m->is_draining)
 		return false;
-	restart_left(&s->restart, clock_us(), true);
+	restart_left(&s->restart, clock_us());
 	registry_died(&s->m->registry, s->number, true);
 	return true;
 }
@@ -228,29 +228,31 @@ void roll_stop(struct slot *s)
 	s->told_at_us = 0;
 	if (s->next == NULL || s->now->is_leaving)
 		return;
+	s->next->is_stopped = true;
 	process_signal(&s->next->child.process, SIGKILL);
-	close_end(&s->giving);
+	s->next = NULL;
+	roll_close(s);
 }
 
 /* -- what nobody takes over ------------------------------------------------------------------------------------------ */
 
-static void count_records(struct master *m, struct stats_page *page, uint64_t records)
+static void count_records(struct master *m, struct stats_page *page, const struct handover *msg)
 {
-	uint32_t block = m->outputs[0].blocks[0]; /* whose they were is in their queues, which nobody reads any more */
+	const struct output *out = output_named(m->outputs, m->n_outputs, msg->name);
+	/* which backend's they were is in their queues, which nobody reads any more */
+	uint32_t block = (out != NULL ? out : &m->outputs[0])->blocks[0];
 	struct stats_backend *be = stats_backend(page, block);
-	be->taken_over_records += records;
-	be->dropped_shutdown_records += records;
+	be->taken_over_records += msg->records;
+	be->dropped_shutdown_records += msg->records;
 	stats_touch(page, STATS_BACKEND, block);
-	m->has_left |= records > 0;
 }
 
 static void count_connection(struct master *m, struct stats_page *page, const struct handover *msg, int fd)
 {
-	struct input *in = &m->inputs[0];
+	const struct input *in = input_named(m->inputs, m->n_inputs, msg->name);
 	int unread = 0;
-	for (size_t i = 0; i < m->n_inputs; i++)
-		if (strcmp(m->inputs[i].cf->name, msg->name) == 0)
-			in = &m->inputs[i];
+	if (in == NULL)
+		in = &m->inputs[0];
 	struct stats_input *st = stats_input(page, in->index);
 	if (fd != -1 && ioctl(fd, FIONREAD, &unread) == 0 && unread > 0)
 		st->dropped_stream_bytes += (unsigned)unread;
@@ -270,22 +272,19 @@ static struct stats_page *page_without_process(struct slot *s)
 
 void roll_count_untaken(struct slot *s)
 {
-	struct net_messages messages = STAILQ_HEAD_INITIALIZER(messages);
 	struct net_message *k;
 	uint64_t n = 0;
 	struct stats_page *page = page_without_process(s);
 	if (s->taking == -1 || page == NULL)
 		return;
-	net_link_recover(s->taking, HANDOVER_BYTES_MAX, &messages);
-	while ((k = STAILQ_FIRST(&messages)) != NULL) {
+	while (net_link_recover(s->taking, HANDOVER_BYTES_MAX, &k) == 1) {
 		struct handover *msg = (void *)k->bytes;
-		STAILQ_REMOVE_HEAD(&messages, next);
 		if (k->len >= sizeof(*msg)) {
 			msg->name[sizeof(msg->name) - 1] = '\0';
 			if (msg->type == HANDOVER_CONNECTION)
 				count_connection(s->m, page, msg, k->fd);
 			else
-				count_records(s->m, page, msg->records);
+				count_records(s->m, page, msg);
 			n += msg->records;
 		}
 		net_message_free(k);
@@ -294,6 +293,7 @@ void roll_count_untaken(struct slot *s)
 		log_warn("%llu lines that worker %u had handed over are lost: nobody was there to take them over, or who "
 			 "was had no descriptors left",
 			 (unsigned long long)n, s->number);
+	s->m->has_left |= s->m->is_draining && n > 0;
 	stats_publish(page);
 	close_end(&s->taking);
 }

@@ -191,7 +191,7 @@ int worker_start(struct worker_process *p)
 	stats_belief_note(m->belief, s->number, p->which, clock_us());
 	p->generation = m->generation;
 	p->is_foreign = false;
-	p->is_ready = p->is_leaving = p->has_left = p->was_told = false;
+	p->is_ready = p->is_leaving = p->has_left = p->was_told = p->is_stopped = false;
 	p->kill_at_us = 0;
 	p->why[0] = '\0';
 	int r = child_start(&p->child, m->loop, &what);
@@ -242,14 +242,14 @@ static void on_exit_of_worker(struct child *c, int status)
 	struct worker_process *p = c->owner;
 	struct slot *s = p->slot;
 	struct master *m = s->m;
-	bool left_clean = is_exit(status, WORKER_EXIT_CLEAN) || is_exit(status, WORKER_EXIT_LEFT);
+	bool left_clean = p->is_stopped || is_exit(status, WORKER_EXIT_CLEAN) || is_exit(status, WORKER_EXIT_LEFT);
 	bool is_fatal = is_exit(status, WORKER_EXIT_FATAL);
 	bool was_asked = (m->is_draining || p->is_leaving) && left_clean;
 	report(p, status, left_clean, !was_asked || (p->was_told && !m->is_draining));
 	if (!was_asked)
 		stats_slot(m->page, s->number)->deaths++;
 	/* what a rolled worker gave up was counted and logged then: the exit code speaks of the end */
-	if (m->is_draining && !is_exit(status, WORKER_EXIT_CLEAN))
+	if (m->is_draining && !p->is_stopped && !is_exit(status, WORKER_EXIT_CLEAN))
 		m->has_left = true;
 	lend_reader_gone(s);
 	if (!roll_exited(p)) {

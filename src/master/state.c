@@ -96,18 +96,11 @@ int state_fd(const struct text *t)
 	int fd = memfd_create("millrace-state", MFD_CLOEXEC);
 	if (fd == -1)
 		return -errno;
-	for (size_t done = 0; done < t->len;) {
-		ssize_t n = write(fd, t->s + done, t->len - done);
-		if (n == -1 && errno == EINTR)
-			continue;
-		if (n <= 0) {
-			int code = n == 0 ? ENOSPC : errno;
-			close(fd);
-			return -code;
-		}
-		done += (size_t)n;
-	}
-	return fd;
+	int r = proc_write(fd, t->s, t->len);
+	if (r == 0)
+		return fd;
+	close(fd);
+	return r;
 }
 
 char *state_read(int fd)

@@ -140,8 +140,7 @@ bool net_link_flush(struct net_link *l, uint64_t until_us)
 
 /* -- receiving ------------------------------------------------------------------------------------------------------- */
 
-/* 1: *m has come; 0: the other end is gone; or -errno. */
-static int receive(int fd, size_t size, struct net_message **m)
+int net_link_recover(int fd, size_t size, struct net_message **m)
 {
 	struct net_message *room = malloc(sizeof(*room) + size);
 	if (room == NULL)
@@ -173,7 +172,7 @@ static int hear_one(struct net_link *l)
 		return recv(l->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ? 0 : -EMFILE;
 	close(l->reserve);
 	l->reserve = -1;
-	int r = receive(l->fd, l->size, &m);
+	int r = net_link_recover(l->fd, l->size, &m);
 	take_reserve(l);
 	if (r == 1 && !l->on_message(l, m))
 		net_message_free(m);
@@ -208,13 +207,6 @@ void net_link_hear_out(struct net_link *l)
 {
 	while (l->fd != -1 && hear_one(l) == 1)
 		;
-}
-
-void net_link_recover(int fd, size_t size, struct net_messages *messages)
-{
-	struct net_message *m = NULL;
-	while (receive(fd, size, &m) == 1)
-		STAILQ_INSERT_TAIL(messages, m, next);
 }
 
 /* -- both ------------------------------------------------------------------------------------------------------------ */

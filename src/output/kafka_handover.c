@@ -51,21 +51,6 @@ static size_t aligned(size_t n)
 
 /* -- giving ------------------------------------------------------------------------------------------------------- */
 
-/* All of it, or -errno: the file is in memory, which may be short. */
-static int write_all(int fd, const char *bytes, size_t len)
-{
-	while (len > 0) {
-		ssize_t n = write(fd, bytes, len);
-		if (n == -1 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			bytes += n;
-			len -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
 /* What is written next: many small messages take one call. */
 struct stage {
 	int fd;
@@ -77,7 +62,7 @@ struct stage {
 static void stage_flush(struct stage *s)
 {
 	if (s->r == 0)
-		s->r = write_all(s->fd, s->bytes, s->used);
+		s->r = proc_write(s->fd, s->bytes, s->used);
 	s->used = 0;
 }
 
@@ -88,8 +73,8 @@ static void stage_put(struct stage *s, const void *bytes, size_t len)
 	if (s->used + whole > sizeof(s->bytes))
 		stage_flush(s);
 	if (whole > sizeof(s->bytes)) { /* of a build with longer messages */
-		s->r = s->r ? s->r : write_all(s->fd, bytes, len);
-		s->r = s->r ? s->r : write_all(s->fd, "\0\0\0\0\0\0\0", whole - len);
+		s->r = s->r ? s->r : proc_write(s->fd, bytes, len);
+		s->r = s->r ? s->r : proc_write(s->fd, "\0\0\0\0\0\0\0", whole - len);
 		return;
 	}
 	memcpy(s->bytes + s->used, bytes, len);

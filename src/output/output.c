@@ -29,6 +29,14 @@ static const struct output_row rows[] = {
 #endif
 };
 
+struct output *output_named(struct output *outputs, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(outputs[i].cf->name, name) == 0)
+			return &outputs[i];
+	return NULL;
+}
+
 void output_mark_up(struct stats_backend *draft, bool is_up)
 {
 	draft->up = is_up;

@@ -65,22 +65,6 @@ void handover_give(struct worker *w)
 
 /* -- taking ---------------------------------------------------------------------------------------------------------- */
 
-static struct input *input_named(struct worker *w, const char *name)
-{
-	for (size_t i = 0; i < w->n_inputs; i++)
-		if (strcmp(w->inputs[i].cf->name, name) == 0)
-			return &w->inputs[i];
-	return NULL;
-}
-
-static struct output *output_named(struct worker *w, const char *name)
-{
-	for (size_t i = 0; i < w->n_outputs; i++)
-		if (strcmp(w->outputs[i].cf->name, name) == 0)
-			return &w->outputs[i];
-	return NULL;
-}
-
 /* Its input is no more, or its descriptor did not come: what is known of it is counted. */
 static void lose_connection(struct worker *w, struct input *in, const struct connection_message *c, int fd)
 {
@@ -99,7 +83,7 @@ static void lose_connection(struct worker *w, struct input *in, const struct con
 
 static void take_connection(struct worker *w, const struct connection_message *c, size_t len, int fd)
 {
-	struct input *in = input_named(w, c->head.name);
+	struct input *in = input_named(w->inputs, w->n_inputs, c->head.name);
 	if (len < offsetof(struct connection_message, kept) || c->kept_bytes > sizeof(c->kept) ||
 	    len < offsetof(struct connection_message, kept) + c->kept_bytes) {
 		log_error("a connection was handed over in a form that this millrace does not know: it is closed");
@@ -130,7 +114,7 @@ static void lose_records(struct worker *w, const struct handover *msg)
 
 static void take_records(struct worker *w, const struct handover *msg, size_t len, int fd)
 {
-	struct output *out = output_named(w, msg->name);
+	struct output *out = output_named(w->outputs, w->n_outputs, msg->name);
 	if (out != NULL && out->type->take_over) {
 		out->type->take_over(out, msg, len, fd);
 		return;

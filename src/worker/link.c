@@ -38,27 +38,11 @@ void link_say(struct worker *w, enum link_type type, const char *text)
 	link_send(w, &m);
 }
 
-static struct input *input_named(struct worker *w, const char *name)
-{
-	for (size_t i = 0; i < w->n_inputs; i++)
-		if (strcmp(w->inputs[i].cf->name, name) == 0)
-			return &w->inputs[i];
-	return NULL;
-}
-
-static struct output *output_named(struct worker *w, const char *name)
-{
-	for (size_t i = 0; i < w->n_outputs; i++)
-		if (strcmp(w->outputs[i].cf->name, name) == 0)
-			return &w->outputs[i];
-	return NULL;
-}
-
 /* What comes after us will not have it. */
 static void gone(struct worker *w, const struct link_message *m)
 {
-	struct input *in = input_named(w, m->name);
-	struct output *out = output_named(w, m->name);
+	struct input *in = input_named(w->inputs, w->n_inputs, m->name);
+	struct output *out = output_named(w->outputs, w->n_outputs, m->name);
 	switch ((enum link_gone)m->value) {
 	case LINK_GONE_INPUT:
 		if (in != NULL)
@@ -81,7 +65,7 @@ static void gone(struct worker *w, const struct link_message *m)
 
 static void lend(struct worker *w, const struct link_message *m, int fd)
 {
-	struct input *in = input_named(w, m->name);
+	struct input *in = input_named(w->inputs, w->n_inputs, m->name);
 	if (fd == -1) {
 		for (size_t i = 0; i < w->n_inputs; i++)
 			input_release(&w->inputs[i], m->slot);
@@ -100,7 +84,7 @@ static void lend(struct worker *w, const struct link_message *m, int fd)
 /* The master has opened it: we may not. */
 static void reopen(struct worker *w, const struct link_message *m, int fd)
 {
-	struct output *out = output_named(w, m->name);
+	struct output *out = output_named(w->outputs, w->n_outputs, m->name);
 	if (fd == -1)
 		return;
 	if (m->name[0] == '\0')

@@ -3,10 +3,12 @@
 refused."""
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 from conftest import free_port, wait_for
-from faults import Counters, Sender, udp_drops, wait_ready, wait_settled
+from faults import Counters, Sender, children, udp_drops, wait_ready, wait_settled
 from peers import client
 from reload_rig import Config, backends, master_counters, wait_counter
 
@@ -240,6 +242,34 @@ def test_hup_logs_what_changed_and_what_is_wrong(bench):
     millrace.expected_errors.append("reload: ")
     millrace.wait_line(r"ERROR master: reload: .*millrace.yaml:1: workers: ")
     wait_counter(millrace, "reload_failed", 1)
+
+
+def is_worker(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().startswith("millrace/")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("again", range(4))
+def test_the_end_comes_while_a_successor_starts(bench, again):
+    """It holds nothing: it is stopped, that is no death and no loss, and who serves ends as always."""
+    sink = bench.sink("--number", "--keys", 10000)
+    config = Config(bench, sink.addresses, workers=4)
+    millrace = config.start()
+    sender = load(bench)
+    sink.wait_lines(1000)
+    config.backends = [f'{{ address: "{sink.addresses[0]}", weight: {2 + again} }}']
+    config.write()
+    millrace.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while sum(is_worker(pid) for pid in children(millrace.pid)) < 5:  # at once: it is ready soon
+        assert time.monotonic() < deadline
+    millrace.send_signal(signal.SIGTERM)
+    sender.stop()
+    millrace.expected_errors.append("the reload is given up")
+    assert millrace.wait() == 0
+    assert not [line for line in millrace.err if "signal 9" in line or "could not start" in line], millrace.err
 
 
 def test_many_hups_and_questions_at_once(bench):

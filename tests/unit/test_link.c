@@ -143,7 +143,8 @@ START_TEST(given_back)
 	number = n_heard;
 	ck_assert(number > 0 && number < 500);
 	net_link_close(&b, &rest); /* it dies */
-	net_link_recover(far, SIZE, &rest);
+	while (net_link_recover(far, SIZE, &m) == 1)
+		STAILQ_INSERT_TAIL(&rest, m, next);
 	net_link_close(&a, &rest);
 	close(far);
 	STAILQ_FOREACH (m, &rest, next) {

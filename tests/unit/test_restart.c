@@ -152,7 +152,7 @@ START_TEST(sockets_are_lent_after_200_ms)
 END_TEST
 
 /* A slot that keeps dying while it starts has no reader either: counted from the death of the last that was ready. */
-START_TEST(lending_counts_from_the_last_ready_tenant)
+START_TEST(lending_counts_from_the_last_that_was_ready)
 {
 	struct restart l;
 	restart_init(&l, 0);
@@ -173,30 +173,33 @@ START_TEST(lending_counts_from_the_last_ready_tenant)
 }
 END_TEST
 
-/* It was asked to make place: its sockets are lent when that takes long, it is killed when it takes too long, and its
- * successor starts at once, whatever its past. */
-START_TEST(making_place_is_no_death)
+/* A slot that ends is read by its process until that has left: nobody else is needed, and its past is of no account. */
+START_TEST(one_that_leaves_is_not_helped)
 {
 	struct restart l;
 	restart_init(&l, 0);
 	start_and_ready(&l, 0);
-	restart_died(&l, SECOND, false);
-	start_and_ready(&l, SECOND);
-	restart_leaving(&l, 2 * SECOND, 7 * SECOND);
+	restart_leaving(&l, 2 * SECOND);
 	ck_assert_int_eq(l.state, RESTART_DRAINING);
-	ck_assert(!restart_should_lend(&l, 2 * SECOND, &again_us));
-	ck_assert_uint_eq(again_us, 2 * SECOND + 200 * MS);
-	ck_assert(restart_should_lend(&l, 2 * SECOND + 200 * MS, &again_us));
-	ck_assert_int_eq(next(&l, 7 * SECOND - 1), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, 7 * SECOND);
-	ck_assert_int_eq(next(&l, 7 * SECOND), RESTART_KILL);
-	restart_left(&l, 3 * SECOND, false);
-	ck_assert_int_eq(l.state, RESTART_VACANT);
-	ck_assert_int_eq(next(&l, 3 * SECOND), RESTART_START);
-	restart_started(&l, 3 * SECOND);
-	restart_ready(&l, 3 * SECOND);
-	restart_died(&l, 4 * SECOND, false); /* its first death again */
-	ck_assert_int_eq(next(&l, 4 * SECOND), RESTART_START);
+	ck_assert(!restart_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+END_TEST
+
+/* A successor that serves before it is ready: lent when that takes long, counted from the moment it followed. */
+START_TEST(a_successor_that_is_not_ready)
+{
+	struct restart l;
+	restart_init(&l, 0);
+	start_and_ready(&l, 0);
+	restart_started(&l, 5 * SECOND);
+	ck_assert(!restart_should_lend(&l, 5 * SECOND, &again_us));
+	ck_assert_uint_eq(again_us, 5 * SECOND + 200 * MS);
+	ck_assert(restart_should_lend(&l, 5 * SECOND + 200 * MS, &again_us));
+	restart_ready(&l, 6 * SECOND);
+	ck_assert(!restart_should_lend(&l, 9 * SECOND, &again_us));
 }
 END_TEST
 
@@ -205,8 +208,8 @@ START_TEST(a_slot_that_ends_is_removed)
 	struct restart l;
 	restart_init(&l, 0);
 	start_and_ready(&l, 0);
-	restart_leaving(&l, SECOND, 2 * SECOND);
-	restart_left(&l, SECOND, true);
+	restart_leaving(&l, SECOND);
+	restart_left(&l, SECOND);
 	ck_assert_int_eq(l.state, RESTART_REMOVED);
 	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
 	ck_assert_uint_eq(again_us, UINT64_MAX);
@@ -226,8 +229,9 @@ int main(void)
 	tcase_add_test(tc, late_start_is_killed);
 	tcase_add_test(tc, fatal_is_not_started_again);
 	tcase_add_test(tc, sockets_are_lent_after_200_ms);
-	tcase_add_test(tc, lending_counts_from_the_last_ready_tenant);
-	tcase_add_test(tc, making_place_is_no_death);
+	tcase_add_test(tc, lending_counts_from_the_last_that_was_ready);
+	tcase_add_test(tc, one_that_leaves_is_not_helped);
+	tcase_add_test(tc, a_successor_that_is_not_ready);
 	tcase_add_test(tc, a_slot_that_ends_is_removed);
 	suite_add_tcase(s, tc);
 	return suite_run(s);
