@@ -240,9 +240,8 @@ int privileges_drop(const struct identity *id, enum privileges_role role, bool i
 #define CAPABILITY(cap) (UINT64_C(1) << (cap))
 /* The effective capabilities of this process. */
 uint64_t privileges_have(void);
-/* Who is not uid 0 loses its capabilities at an exec, unless they are ambient: makes them so. Returns which were before,
- * for
- * privileges_after_exec_failed. */
+/* Who is not uid 0 loses its capabilities at an exec, unless they are ambient: makes them so. Returns which were
+ * before, for privileges_after_exec_failed. */
 uint64_t privileges_over_exec(void);
 void privileges_after_exec_failed(uint64_t ambient);
 /* Master, before it has threads and opens anything: keeps of what it has only these, in the bounding set too. 0, or

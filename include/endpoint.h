@@ -48,15 +48,15 @@ struct endpoint_ops {
 	/* Worker, right after fork: gives up all mappings of other slots, and appends what its own slot keeps to keep[*n]
 	 * (at most ENDPOINT_KEEP_MAX). ENDPOINT_NO_SLOT: nothing is kept. NULL: the slot's descriptor is kept. */
 	void (*keep)(struct endpoint *ep, unsigned slot, int *keep, size_t *n);
-	/* The slot's tenant is gone (and with is_last nobody comes after it): closes what only it could read and counts
+	/* The slot's worker is gone (and with is_last nobody comes after it): closes what only it could read and counts
 	 * what waited there. Returns packets that were lost so. */
 	uint64_t (*died)(struct endpoint *ep, unsigned slot, bool is_last, struct stats_page *page);
-	/* The slot's tenant is about to be told to leave, and another comes: makes what that one needs, so that nothing
+	/* The slot's worker is about to be told to leave, and another comes: makes what that one needs, so that nothing
 	 * is lost between them. NULL: the slot's descriptors stay. */
 	void (*prepare_successor)(struct endpoint *ep, unsigned slot);
-	/* Before the next tenant is forked: makes what it needs anew. */
+	/* Before the next worker is forked: makes what it needs anew. */
 	void (*renew)(struct endpoint *ep, unsigned slot, struct stats_page *page);
-	/* Each second: the slot's tenant should make place for one with a new handle. */
+	/* Each second: the slot's worker should make place for one with a new handle. */
 	bool (*is_stale)(const struct endpoint *ep, unsigned slot);
 	/* Names of blocks of its own (stats_name, DEVICE), once. */
 	void (*label)(struct endpoint *ep, struct stats *stats);
@@ -104,7 +104,7 @@ struct endpoint {
 	bool ends; /* worker: after it nobody reads this */
 };
 
-/* The descriptor of `ep` that slot's tenant reads. -1: none, since the slot is about to end. Any process. */
+/* The descriptor of `ep` that slot's worker reads. -1: none, since the slot is about to end. Any process. */
 int endpoint_fd(const struct endpoint *ep, unsigned slot);
 
 TAILQ_HEAD(endpoints, endpoint);
@@ -182,7 +182,7 @@ int registry_adopt(struct registry *reg, const struct endpoint_ops *ops, const s
 
 /* -- all of them ----------------------------------------------------------------------------------------------------- */
 
-/* Right after fork. A worker: appends what slot's tenant keeps to keep[*n], which has registry_keep_room; what its inputs
+/* Right after fork. A worker: appends what slot's worker keeps to keep[*n], which has registry_keep_room; what its inputs
  * do not have is given up. Another child: all mappings are given up; it closes descriptors itself. */
 size_t registry_keep_room(const struct registry *reg);
 void registry_keep(struct registry *reg, unsigned slot, int *keep, size_t *n);

@@ -3,7 +3,7 @@
  * input: where records come from. One table of functions for each type; the worker knows nothing else of them.
  *
  * An input has endpoints (addresses of `bind`, devices), which the master's registry owns (endpoint.h). A worker
- * reads through sources: a socket of its own slot, one that all workers share, one lent by a slot without a tenant, or
+ * reads through sources: a socket of its own slot, one that all workers share, one lent by a slot without a worker, or
  * an accepted connection. Whatever was read and is not yet in the published counters lies in the worker's receive batch,
  * in memory that the master sees too, so that it can count what a killed worker had read.
  */
@@ -167,7 +167,7 @@ struct source {
 	uint64_t poll_us;	     /* fd -1: how long it rests now between two looks */
 	struct coalesce coalesce;
 	uint64_t receive_buffer_bytes;
-	int lent_by;		   /* slot whose socket this is while it has no tenant; -1: our own */
+	int lent_by;		   /* slot whose socket this is while it has no worker; -1: our own */
 	bool drained, ended;
 	/* the worker's */
 	bool is_watched;
@@ -244,7 +244,7 @@ int input_open(struct input *in, struct err *err);
 unsigned input_cut(struct input *in);
 /* After the counters are published: forgets what is wholly counted. */
 void input_published(struct input *in, bool batch_done);
-/* Reads fd, the socket of a slot without tenant, too (takes fd). Datagrams only. 0, or -errno. */
+/* Reads fd, the socket of a slot without a worker, too (takes fd). Datagrams only. 0, or -errno. */
 int input_adopt(struct input *in, int fd, unsigned lent_by);
 void input_release(struct input *in, unsigned lent_by);
 /* Worker: what our own outputs talk to is left out of what we capture. */

@@ -38,7 +38,7 @@ enum stats_scope {
 	STATS_MONITOR, /* from here on: in the monitor's page */
 	STATS_HOST,
 	STATS_INTERFACE,
-	STATS_PROCESS, /* of the slot's tenant, by slot */
+	STATS_PROCESS, /* of the slot's worker, by slot */
 	STATS_PATH,    /* a loss on the path from the wire to the backends: see stats_drops_new */
 	STATS_SCOPES,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * worker: the life of a slot's tenant, from fork to _exit, and its link to the master. It reads inputs greedily, hands
+ * worker: the life of a slot's worker, from fork to _exit, and its link to the master. It reads inputs greedily, hands
  * batches to outputs, publishes its counters after each batch, and drains when it is told to or when the master is
  * gone.
  */
@@ -31,7 +31,7 @@ enum link_type {
 		     * worker takes over: another one's when yours ends */
 	LINK_TAKE,  /* master, to a worker that serves: take over from this channel, too */
 	LINK_TAKEN, /* worker: all that came over a channel is taken over; `slot` is whose it was */
-	LINK_LEFT,  /* worker: it reads nothing more, and has handed over; value: records that it still waits for */
+	LINK_LEFT,  /* worker: it reads nothing more, and has handed over: it waits for what is in flight */
 	LINK_TERM,  /* worker: somebody told it alone to end; the master says LINK_LEAVE, or LINK_DRAIN as to all */
 };
 enum link_gone {

@@ -54,11 +54,10 @@ int privileges_keep(uint64_t capabilities, struct err *err)
 {
 	uint64_t set = privileges_have() & capabilities;
 	cap_reset_ambient();
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* children may run as the same user; an exec sets it again */
 	int r = bound(set);
 	if (r == 0)
 		r = install(set, set);
-	/* Its memory is everybody's: children may be the same user. */
+	/* Children may run as the same user, and its memory is everybody's; an exec sets it again. */
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	return r == 0 ? 0 : err_set(err, r, "Cannot give up capabilities: %s.", strerror(-r));
 }

@@ -155,7 +155,7 @@ static void open_or_say(struct tap *tap, struct endpoint *ep, struct ring *r)
 		log_error("%s", err.text);
 }
 
-/* The ring that the next tenant reads: with the present options, or another one, which is in the group
+/* The ring that the next worker reads: with the present options, or another one, which is in the group
  * before the present one leaves it, so that nothing falls between them. */
 static void tap_prepare(struct endpoint *ep, unsigned slot)
 {
@@ -170,7 +170,7 @@ static void tap_prepare(struct endpoint *ep, unsigned slot)
 		log_warn("%s", err.text);
 }
 
-/* The ring stays for the next tenant, unless that has another one, or never comes. */
+/* The ring stays for the next worker, unless that has another one, or never comes. */
 static uint64_t tap_died(struct endpoint *ep, unsigned slot, bool is_last,
 			 struct stats_page *page)
 {
@@ -218,7 +218,7 @@ static int adopt_rings(struct endpoint *ep, struct err *err)
 	return r;
 }
 
-/* Rings of new slots are made with their first tenant, and all get the present options with their
+/* Rings of new slots are made with their first worker, and all get the present options with their
  * next one. */
 static int tap_adjust(struct endpoint *ep, struct err *err)
 {

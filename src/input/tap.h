@@ -38,7 +38,7 @@ struct tap_filter {
 
 struct tap {
 	struct ring *rings; /* [STATS_SLOTS_MAX], of which n_slots are in use */
-	struct ring *next; /* likewise: for the next tenant, where that reads another; in the group */
+	struct ring *next; /* likewise: for the next worker, where that reads another; in the group */
 	unsigned n_slots;
 	struct tap_filter filter;
 	int group;	  /* fanout id; -1: none yet */
@@ -50,7 +50,7 @@ struct tap {
 	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped; /* of the interface at the last look */
 };
 
-/* The ring that a tenant that is forked now reads. */
+/* The ring that a worker that is forked now reads. */
 static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 {
 	return tap->next[slot].fd != -1 ? &tap->next[slot] : &tap->rings[slot];

@@ -175,7 +175,7 @@ struct generation {
 	size_t n_inputs, n_outputs;
 	unsigned n_slots;
 };
-/* Outputs of cf, those of `m` reused where they stay. `fill_all`: with what takes long, too. 0, or -errno with err. */
+/* Outputs of cf, those of `m` reused where they stay. 0, or -errno with err. */
 int generation_outputs(struct master *m, const struct conf *cf, struct generation *g, struct err *err);
 /* … the rest of them, which needs checked options. */
 int generation_finish_outputs(struct master *m, struct generation *g, bool is_live, struct err *err);

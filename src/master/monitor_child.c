@@ -21,7 +21,9 @@ static void hear(struct monitor_child *mc, const struct monitor_message *msg)
 		restart_ready(&mc->restart, clock_us());
 		monitor_child_look(mc->m);
 	}
-	for (uint64_t file = msg->value; msg->type == MONITOR_PAGE && file < stats_files(mc->m->stats); file++)
+	/* one answer at a time: it asks again each second, and whoever has it under his command all the time */
+	for (uint64_t file = msg->value; msg->type == MONITOR_PAGE && file < stats_files(mc->m->stats) &&
+					 STAILQ_EMPTY(&mc->child.link.outbox); file++)
 		monitor_child_tell(mc->m, MONITOR_PAGE, file, stats_reader_fd(mc->m->stats, (unsigned)file));
 	/* its page's scopes only, and within them: it may be under somebody else's command by now */
 	if (msg->type == MONITOR_NAME && stats_scope_is_monitors(msg->scope) &&

@@ -44,7 +44,6 @@ void reload_finish(struct reload *r, const char *how);
 void reload_refusals(const struct reload *r, struct text *why);
 
 /* reload_apply.c */
-void reload_patience_over(struct ev_loop *loop, struct ev_timer *timer, int events);
 void reload_apply_at_once(struct reload *r);
 void reload_apply_rolling(struct reload *r);
 

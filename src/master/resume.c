@@ -244,6 +244,11 @@ bool resume_fill(struct output *out)
 
 /* -- workers ---------------------------------------------------------------------------------------------------------- */
 
+static void read_started(struct master *m, const struct state_line *line)
+{
+	stats_master(m->page)->started_us = (uint64_t)state_int(line, 0, 0);
+}
+
 static void read_slot(struct master *m, const struct state_line *line)
 {
 	int64_t number = state_int(line, 0, -1);
@@ -381,6 +386,7 @@ void resume_slots(struct master *m)
 	struct resume *r = the_resume;
 	if (!r)
 		return;
+	each_line(m, "started", read_started);
 	each_line(m, "slot", read_slot);
 	each_line(m, "worker", read_worker);
 	each_line(m, "pages", read_pages);

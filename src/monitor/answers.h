@@ -8,7 +8,7 @@
 #include "http.h"
 #include "monitor.h"
 
-/* Every slot has a READY tenant and the last reload did not fail; else why not, one clause. */
+/* Every slot has a READY worker and the last reload did not fail; else why not, one clause. */
 bool answer_is_ready(const struct monitor *m, struct text *why);
 
 /* page.c: the page, and what its script asks for each second. */

@@ -7,6 +7,7 @@
 #include "monitor.h"
 
 #include <errno.h>
+#include <event.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ int monitor_name(struct monitor *m, enum stats_scope scope, unsigned index, cons
 
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
-	(void)events;
+	event_keep(loop, io, events);
 	struct monitor *m = io->data;
 	struct monitor_message msg;
 	int fd;
@@ -63,6 +64,7 @@ static int open_all(struct monitor *m, struct err *err)
 	m->loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	if (!m->loop)
 		return err_set(err, -ENOMEM, "Cannot make an event loop: %s.", strerror(errno));
+	event_init(m->loop);
 	m->copy = stats_copy_new(m->stats);
 	m->slots = calloc(stats_room(m->stats), sizeof *m->slots);
 	m->host = net_host_open(0);

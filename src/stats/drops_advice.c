@@ -108,7 +108,7 @@ static bool by_skew(const struct advice *a, unsigned input, const char *type)
 	return true;
 }
 
-/* The slot whose tenant reads this socket or ring; -1: all do. */
+/* The slot whose worker reads this socket or ring; -1: all do. */
 static int slot_of(const struct advice *a, unsigned block)
 {
 	unsigned slot;

@@ -32,7 +32,7 @@ struct worker {
 	size_t n_inputs, n_outputs;
 	enum worker_stage stage;
 	enum input_leave leave;
-	uint64_t left_before; /* by the slot's earlier tenants, and by this one until it drained */
+	uint64_t left_before; /* by the slot's earlier workers, and by this one until it drained */
 	unsigned dense_sources; /* that rest between reads */
 	bool has_finite;	/* inputs that end by themselves */
 	char *peers[CONF_OUTPUTS_MAX]; /* of each output: whom it talks to */

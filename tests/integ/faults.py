@@ -190,7 +190,7 @@ def read_out(sink):
 
 
 def wait_ready(millrace, slots=None, timeout=20.0):
-    """Until these slots (all) have a tenant that serves; slot → pid."""
+    """Until these slots (all) have a worker that serves; slot → pid."""
     def ready():
         workers = {w["slot"]: w for w in millrace.status()["workers"] if slots is None or w["slot"] in slots}
         return {s: w["pid"] for s, w in workers.items()} if all(w["state"] == "ready" for w in workers.values()) else None

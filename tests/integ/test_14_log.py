@@ -144,7 +144,7 @@ def relays_and_ends(bench, millrace, backend):
     """The start, a worker's death, an idle signal and TERM, each of which writes a line."""
     wait_for(lambda: all_ready(millrace), "the workers")
     os.kill(millrace.worker_pids()[0], signal.SIGKILL)
-    wait_for(lambda: millrace.status()["workers"][0]["deaths"] == 1 and all_ready(millrace), "the next tenant")
+    wait_for(lambda: millrace.status()["workers"][0]["deaths"] == 1 and all_ready(millrace), "the next worker")
     millrace.send_signal(signal.SIGHUP)
     send_stream(bench, "tcp", b"a:1|c\n")
     assert backend.wait_lines(1) == [b"a:1|c"]

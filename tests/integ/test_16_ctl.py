@@ -167,10 +167,10 @@ def test_log_level_of_a_running_millrace(bench, workers):
     before = len(millrace.err)
     pid = millrace.worker_pids()[0]
     os.kill(pid, 15)
-    wait_for(lambda: millrace.worker_pids().get(0) not in (None, pid), "the next tenant")
+    wait_for(lambda: millrace.worker_pids().get(0) not in (None, pid), "the next worker")
     wait_for(lambda: all(w["state"] == "ready" for w in millrace.status()["workers"]), "it to be ready")
     assert len([x for x in millrace.err[before:] if "master" in x]) == 0
-    # nor has the next tenant gone back to the configuration's level: it cannot reach 127.0.0.1:1 and would say so
+    # nor has the next worker gone back to the configuration's level: it cannot reach 127.0.0.1:1 and would say so
     failures = [b for b in millrace.stats()["counters"] if b["name"] == "connect_failures" and b["worker"] == 0 and b["value"]]
     assert failures and not [x for x in millrace.err[before:] if "worker 0" in x]
     millrace.ctl("log", "info")

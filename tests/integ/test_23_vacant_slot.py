@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A slot without a tenant: the others serve, its sockets are lent to a sibling, the back-off grows, and nothing that
+"""A slot without a worker: the others serve, its sockets are lent to a sibling, the back-off grows, and nothing that
 arrives meanwhile is lost."""
 import os
 import resource
@@ -46,7 +46,7 @@ def kill_idle(millrace, slot, pid):
 
 
 def make_vacant(millrace, slot, deaths):
-    """Kills the slot's tenants until the next one is `deaths` steps of back-off away; the times it took to return."""
+    """Kills the slot's workers until the next one is `deaths` steps of back-off away; the times it took to return."""
     waits = []
     for i in range(deaths):
         pid = wait_ready(millrace, [slot])[slot]
@@ -54,7 +54,7 @@ def make_vacant(millrace, slot, deaths):
         died = time.monotonic()
         if i < deaths - 1:
             wait_for(lambda: any(w["slot"] == slot and w["pid"] not in (0, pid) for w in millrace.status()["workers"]),
-                     "the next tenant", 20)
+                     "the next worker", 20)
             waits.append(time.monotonic() - died)
     return waits
 
@@ -68,7 +68,7 @@ def test_back_off_grows_and_the_others_serve(bench):
         kill_idle(millrace, 0, pid)
         died = time.monotonic()
         numbers.send()  # while nobody reads slot 0
-        wait_for(lambda: millrace.worker_pids().get(0, pid) != pid, "the next tenant", 20)
+        wait_for(lambda: millrace.worker_pids().get(0, pid) != pid, "the next worker", 20)
         waits.append(time.monotonic() - died)
         numbers.arrived()
     for at_least, was in zip((0, 0.1, 0.2, 0.4, 0.8), waits):
@@ -86,7 +86,7 @@ def test_sockets_are_lent_and_given_back(bench):
     numbers.arrived()
     had = Counters(millrace)
     assert had.sum("input", "received_datagrams", worker=0) > 0, "no sender went to slot 0"
-    make_vacant(millrace, 0, 5)  # the next tenant comes after 0.8 s
+    make_vacant(millrace, 0, 5)  # the next worker comes after 0.8 s
     numbers.send()  # into a socket that nobody reads yet
     millrace.wait_line("worker 1 reads the sockets of worker 0 meanwhile")
     numbers.send()
@@ -135,7 +135,7 @@ def sender_of_slot(bench, millrace, slot, text):
 
 
 def test_given_back_while_its_batch_is_held(bench):
-    """overflow: block holds a batch that was read from a lent socket, and the slot gets a tenant: the socket is given
+    """overflow: block holds a batch that was read from a lent socket, and the slot gets a worker: the socket is given
     back when the batch is handed over."""
     sink = bench.sink("--rcvbuf", "8KiB")
     millrace = bench.millrace(conf=f"""
@@ -191,7 +191,7 @@ def test_killed_during_start(bench):
     killed = {first}
     for _ in range(2):  # each as soon as it is there: ready or not
         # one that was just killed stands in the page until the master has seen it
-        pid = wait_for(lambda: (lambda p: p if p not in killed else None)(wait_ready(millrace)[0]), "the next tenant")
+        pid = wait_for(lambda: (lambda p: p if p not in killed else None)(wait_ready(millrace)[0]), "the next worker")
         killed.add(pid)
         os.kill(pid, signal.SIGKILL)
         fresh = wait_for(lambda: set(children(millrace.pid)) - killed - {millrace.worker_pids().get(1)}, "a child", 20)
@@ -209,7 +209,7 @@ def test_killed_during_start(bench):
 
 @pytest.mark.skipif("san" in BUILD.name, reason="a limit of address space does not go with AddressSanitizer")
 def test_slot_that_cannot_start_leaves_the_others_serving(bench):
-    """Its next tenant says FATAL (no memory for its queues): tried again, later each time; its sockets are lent meanwhile."""
+    """Its next worker says FATAL (no memory for its queues): tried again, later each time; its sockets are lent meanwhile."""
     sink = bench.sink("--number", ports=2)
     millrace = bench.millrace(conf=f"""
 workers: 2

@@ -212,7 +212,7 @@ def test_signal_to_the_whole_group(bench, sig):
 
 
 def test_term_to_one_worker(bench):
-    """It leaves without a loss; its sockets go on with the next tenant, and nobody else notices."""
+    """It leaves without a loss; its sockets go on with the next worker, and nobody else notices."""
     sink = bench.sink("--number", ports=2)
     millrace = start(bench, sink.addresses)
     sender = Sender(bench, "--sources", 64, "--pps", 2000, "--bytes", 600, "--time", "60s")

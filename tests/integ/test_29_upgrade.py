@@ -9,7 +9,7 @@ import pytest
 from conftest import free_port, wait_for
 from faults import Counters, Sender, is_alive, wait_ready, wait_settled
 from peers import Collector, client, wait_read
-from reload_rig import worker_rows
+from reload_rig import master_counters, worker_rows
 from upgrade_rig import FAULTS, refuse, set_fault, start, wait_children
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -24,7 +24,7 @@ def run_upgrades(bench, n, pps):
                Sender(bench, "--tcp", "--sources", 8, "--number-from", 10_000_000, *common)]
     sink.wait_lines(1000)
     faults = list(FAULTS)
-    descriptors = None
+    descriptors, started_us = None, master_counters(millrace)["started_us"]
     for i in range(n):
         if i % 4 == 1:
             refuse(bench, millrace, faults[i // 4 % len(faults)])
@@ -44,6 +44,7 @@ def run_upgrades(bench, n, pps):
     # the counters of all of them, by name
     assert counters.sum("input", "received_lines") == counters.sum("backend", "delivered_records") == lines
     assert counters.sum("input", "accepted_connections") == 8
+    assert master_counters(millrace)["started_us"] == started_us  # it is the same program to who asks
     assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops()) == (0, 0, 0)
     assert counters.sum("input", "dropped_truncated_lines") == counters.sum("input", "dropped_stream_bytes") == 0
     assert counters.unbalanced() == []

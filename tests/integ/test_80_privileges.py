@@ -77,7 +77,7 @@ def small_buffer():
 ])
 @needs_root
 def test_lines(bench, flags, user, group):
-    """Also the tenant that comes after a kill; and TERM of its own user ends one."""
+    """Also the worker that comes after a kill; and TERM of its own user ends one."""
     sink = bench.sink("--number")
     millrace = bench.millrace("--receive-buffer", small_buffer(), *flags, backends=sink.addresses)
     gid = grp.getgrnam(group).gr_gid if group else user.pw_gid
@@ -167,7 +167,7 @@ def test_kafka(bench, kafka):
 @needs_kafka
 @needs_pcap
 def test_capture(bench):
-    """A capture needs privileges only in the master; also the handle of a tenant that comes later."""
+    """A capture needs privileges only in the master; also the handle of a worker that comes later."""
     with network_namespace(), Cluster() as kafka:
         wire = Wire()
         name = topic(kafka, 2)
