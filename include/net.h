@@ -58,6 +58,11 @@ int net_socket_drops(int fd, uint64_t *queue_bytes, uint32_t *dropped);
 
 /* One message of `len` bytes with at most one descriptor (fd -1: none). 0 or -errno (-EAGAIN: try later). */
 int net_send_fd(int sock, const void *msg, size_t len, int fd);
+/* What net_send_fd returned will be different later: the socket is full (EAGAIN), which POLLOUT tells the end of; or the
+ * user has too many descriptors in flight (ETOOMANYREFS, man 7 unix), or the kernel no memory: only time helps. */
+bool net_is_for_later(int r);
+/* … waits for that, at most most_us. */
+void net_wait_to_send(int sock, int r, uint64_t most_us);
 /* Returns the message's length (0: the peer is gone), or -errno. *fd is -1 or a descriptor that the caller owns. */
 ssize_t net_recv_fd(int sock, void *msg, size_t size, int *fd);
 

@@ -83,9 +83,7 @@ static void ask_log(struct master *m, const char *arg, struct answer *a)
 			 text_escape(shown, sizeof shown, arg, strlen(arg)));
 		return;
 	}
-	log_set_level(level);
-	slots_tell_all(m, LINK_LOG, level, "", "", -1);
-	monitor_child_tell(m, MONITOR_LOG, level, -1);
+	master_set_log_level(m, level);
 	text_add(&a->text, "ok log level is %s", arg);
 }
 

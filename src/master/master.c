@@ -217,6 +217,13 @@ static void end_when_done(struct master *m)
 	master_drain(m, m->cf->drain_timeout);
 }
 
+void master_set_log_level(struct master *m, enum log_level level)
+{
+	log_set_level(level);
+	slots_tell_all(m, LINK_LOG, level, "", "", -1);
+	monitor_child_tell(m, MONITOR_LOG, level, -1);
+}
+
 void master_input_done(struct master *m, const char *name)
 {
 	struct input *in = input_named(m->inputs, m->n_inputs, name);

@@ -304,6 +304,7 @@ int control_fd(const struct master *m, const char **path); /* -1: none */
 
 /* master.c */
 void master_ready(struct master *m);
+void master_set_log_level(struct master *m, enum log_level level); /* of all processes */
 void master_input_done(struct master *m, const char *name);
 /* A worker became ready, handed over, took over or ended: does what waits for that. */
 void master_look(struct master *m);

@@ -11,12 +11,8 @@
 /* What the master itself has of the top options. */
 static void change_top(struct master *m, const struct conf *old)
 {
-	enum log_level level = conf_log_level(m->cf);
-	if (m->cf->log_level != old->log_level) {
-		log_set_level(level);
-		slots_tell_all(m, LINK_LOG, level, "", "", -1);
-		monitor_child_tell(m, MONITOR_LOG, level, -1);
-	}
+	if (m->cf->log_level != old->log_level)
+		master_set_log_level(m, conf_log_level(m->cf));
 	m->table_us = m->cf->packet_table == old->packet_table ? m->table_us : 0;
 }
 

@@ -4,7 +4,9 @@
  * that arrive are close-on-exec, and more than one in a message are closed by the kernel.
  */
 #include <errno.h>
+#include <limits.h>
 #include <net.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,6 +36,21 @@ int net_send_fd(int sock, const void *msg, size_t len, int fd)
 	if (n == -1)
 		return -errno;
 	return (size_t)n == len ? 0 : -EMSGSIZE; /* a stream whose buffer is full: what arrived is no message */
+}
+
+bool net_is_for_later(int r)
+{
+	return r == -EAGAIN || r == -ETOOMANYREFS || r == -ENOBUFS || r == -ENOMEM;
+}
+
+void net_wait_to_send(int sock, int r, uint64_t most_us)
+{
+	struct pollfd p = {.fd = sock, .events = POLLOUT};
+	uint64_t ms = (most_us + 999) / 1000;
+	if (r == -EAGAIN)
+		poll(&p, 1, (int)MIN(ms, INT_MAX));
+	else if (ms > 0)
+		poll(NULL, 0, 1);
 }
 
 ssize_t net_recv_fd(int sock, void *msg, size_t size, int *fd)

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * link: see net_link.h. Two things end a send for now: the socket is full (EAGAIN), which POLLOUT tells the end of, and the
- * user has too many descriptors in flight (ETOOMANYREFS, man 7 unix), which only time does: the socket is writable all
- * the while. A message is received only when memory and a descriptor for it are there, since the kernel throws away a
- * descriptor that finds no room (MSG_CTRUNC) and keeps the message.
+ * link: see net_link.h. A message is received only when memory and a descriptor for it are there, since the kernel throws
+ * away a descriptor that finds no room (MSG_CTRUNC) and keeps the message.
  */
 #include <errno.h>
 #include <event.h>
 #include <fcntl.h>
 #include <net_link.h>
 #include <net.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -48,11 +45,6 @@ int net_link_pair(int pair[2])
 
 /* -- sending --------------------------------------------------------------------------------------------------------- */
 
-static bool is_for_later(int r)
-{
-	return r == -EAGAIN || r == -ETOOMANYREFS || r == -ENOBUFS || r == -ENOMEM;
-}
-
 static void wait_for_room(struct net_link *l, int r)
 {
 	if (r == -EAGAIN)
@@ -79,7 +71,7 @@ static void send_on(struct net_link *l)
 {
 	ev_io_stop(l->loop, &l->writable);
 	int r = send_queued(l);
-	if (is_for_later(r))
+	if (net_is_for_later(r))
 		wait_for_room(l, r);
 	if (r == 0 && l->wants_room) {
 		l->wants_room = false;
@@ -103,7 +95,7 @@ static int send_now(struct net_link *l, const void *msg, size_t len, int fd)
 int net_link_send(struct net_link *l, const void *msg, size_t len, int fd)
 {
 	int r = send_now(l, msg, len, fd);
-	if (!is_for_later(r))
+	if (!net_is_for_later(r))
 		return r;
 	struct net_message *m = net_message_new(msg, len, fd);
 	if (m == NULL)
@@ -117,8 +109,8 @@ int net_link_send(struct net_link *l, const void *msg, size_t len, int fd)
 bool net_link_offer(struct net_link *l, const void *msg, size_t len, int fd)
 {
 	int r = send_now(l, msg, len, fd);
-	l->wants_room |= is_for_later(r);
-	if (is_for_later(r) && STAILQ_EMPTY(&l->outbox))
+	l->wants_room |= net_is_for_later(r);
+	if (net_is_for_later(r) && STAILQ_EMPTY(&l->outbox))
 		wait_for_room(l, r);
 	return r == 0;
 }
@@ -126,14 +118,11 @@ bool net_link_offer(struct net_link *l, const void *msg, size_t len, int fd)
 bool net_link_flush(struct net_link *l, uint64_t until_us)
 {
 	while (l->fd != -1) {
-		struct pollfd p = {.fd = l->fd, .events = POLLOUT};
 		int r = send_queued(l);
-		if (!is_for_later(r) || clock_us() >= until_us)
+		uint64_t now_us = clock_us();
+		if (!net_is_for_later(r) || now_us >= until_us)
 			return r == 0;
-		if (r == -EAGAIN)
-			poll(&p, 1, 10);
-		else
-			usleep(1000);
+		net_wait_to_send(l->fd, r, until_us - now_us);
 	}
 	return STAILQ_EMPTY(&l->outbox);
 }
