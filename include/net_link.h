@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * link: one end of a SOCK_SEQPACKET pair between two processes, on an event loop. What the link does not take waits in its
- * outbox, strictly in order; what was not delivered when it closes is given back; nothing vanishes.
+ * outbox, strictly in order.
  */
 #ifndef NET_LINK_H
 #define NET_LINK_H
@@ -26,15 +26,13 @@ struct net_link {
 	int fd;		   /* -1: closed */
 	int reserve;	   /* closed before a message is received, so that its descriptor has room; -1: none is to be had */
 	size_t size;	   /* of the largest message that comes */
-	bool wants_room;   /* net_link_offer was refused */
 	bool has_ended;	   /* the other end is gone */
 	struct net_messages outbox;
 	struct ev_io readable, writable;
 	struct ev_timer again; /* time helps, not an event of the socket */
 	/* True: it keeps the message. Otherwise it is freed, with its descriptor unless m->fd was set to -1. */
 	bool (*on_message)(struct net_link *l, struct net_message *m);
-	void (*on_end)(struct net_link *l);  /* the other end is gone */
-	void (*on_room)(struct net_link *l); /* after net_link_offer was refused; may be NULL */
+	void (*on_end)(struct net_link *l); /* the other end is gone, and all that it said was heard */
 	void *owner;
 };
 
@@ -45,14 +43,12 @@ void net_link_open(struct net_link *l, struct ev_loop *loop, int fd, size_t size
 /* One message with at most one descriptor (fd -1: none), which is duplicated when it has to wait. 0 when it is sent or
  * queued; else -errno and nothing was kept. */
 int net_link_send(struct net_link *l, const void *msg, size_t len, int fd);
-/* Now or not at all. False: on_room is called when there is some. */
-bool net_link_offer(struct net_link *l, const void *msg, size_t len, int fd);
 /* Waits until all is sent, the other end is gone, or until_us (clock_us). False: something is left. */
 bool net_link_flush(struct net_link *l, uint64_t until_us);
 /* What has come and was not heard yet: its last words. */
 void net_link_hear_out(struct net_link *l);
-/* Closes it; what was not sent is appended to `undelivered`. */
-void net_link_close(struct net_link *l, struct net_messages *undelivered);
+/* Closes it, and frees what was not sent. */
+void net_link_close(struct net_link *l);
 /* The next of what waits in `fd`, an end that nobody reads any more. 1: *m is the caller's; 0: the other end is gone; or
  * -errno (-EAGAIN: that was all). */
 int net_link_recover(int fd, size_t size, struct net_message **m);

@@ -16,9 +16,6 @@ struct child_type {
 	__attribute__((noreturn)) void (*run)(void *owner, int link);
 	/* As net_link's on_message. */
 	bool (*on_message)(struct child *c, struct net_message *m);
-	/* It did not read this any more: called for each, in order, before on_exit. True: it keeps the message. NULL: all
-	 * are freed. */
-	bool (*on_undelivered)(struct child *c, struct net_message *m);
 	/* All that it said was heard. The child may be started again from here. */
 	void (*on_exit)(struct child *c, int status);
 };
@@ -28,16 +25,15 @@ struct child {
 	void *owner;
 	struct process process;
 	struct net_link link;
-	int far_end; /* the child's end of the link, too: what it leaves unread when it dies is taken out again */
 };
 
 /* Zeroes *c. */
 void child_init(struct child *c, const struct child_type *type, void *owner);
 /* 0, or -errno with what failed in *what. */
 int child_start(struct child *c, struct ev_loop *loop, const char **what);
-/* One that was there before this program was executed in its place; takes both ends of its link. 0 or -errno. */
-int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int link, int far_end);
-/* As net_link_send. */
+/* One that was there before this program was executed in its place. 0, and `link`, our end, is its own; or -errno. */
+int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int link);
+/* As net_link_send; -EPIPE: it is about to die, on_exit comes. */
 int child_send(struct child *c, const void *msg, size_t len, int fd);
 /* Closes the link: a child that finds nobody there leaves. */
 void child_hang_up(struct child *c);

@@ -42,7 +42,6 @@ static void describe_slot(const struct slot *s, struct text *t)
 		state_number(t, k);
 		state_number(t, p->child.process.pid);
 		state_number(t, p->child.link.fd);
-		state_number(t, p->child.far_end);
 		state_number(t, p == s->now);
 		state_number(t, p->is_ready);
 		state_number(t, p->is_leaving);

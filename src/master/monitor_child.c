@@ -135,7 +135,7 @@ void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64
 {
 	struct monitor_message msg = {.type = type, .value = value};
 	int r = child_is_there(&m->monitor.child) ? child_send(&m->monitor.child, &msg, sizeof(msg), fd) : 0;
-	if (r != 0)
+	if (r != 0 && r != -EPIPE) /* else it is dying, as its exit will tell */
 		log_error("the monitor cannot be told (message %u): %s", msg.type, strerror(-r));
 }
 

@@ -260,43 +260,38 @@ static void read_slot(struct master *m, const struct state_line *line)
 	stats_touch(m->page, STATS_SLOT, (unsigned)number);
 }
 
-static void close_both(int link, int far)
-{
-	if (link != -1)
-		close(link);
-	if (far != -1)
-		close(far);
-}
-
 static void read_worker(struct master *m, const struct state_line *line)
 {
 	int64_t number = state_int(line, 0, -1), which = state_int(line, 1, -1);
-	int link = take_fd(line, 3), far = take_fd(line, 4);
+	int link = take_fd(line, 3);
 	pid_t pid = (pid_t)state_int(line, 2, 0);
 	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1) {
-		close_both(link, far); /* it meets the end of its link, and leaves */
+		close(link); /* the worker meets the end of its link, and leaves */
 		return;
 	}
 	struct slot *s = &m->slots[number];
 	struct worker_process *p = &s->processes[which];
-	int r = child_adopt(&p->child, m->loop, pid, link, far);
+	int r = child_adopt(&p->child, m->loop, pid, link);
 	if (r != 0) {
 		log_error("upgrade: worker %u (pid %d) cannot be taken over: %s", s->number, (int)pid, strerror(-r));
-		close_both(link, far);
+		close(link);
 		return;
 	}
 	p->is_foreign = true;
-	p->is_ready = state_int(line, 6, 0) != 0;
-	p->is_leaving = p->has_left = state_int(line, 7, 0) != 0;
+	p->is_ready = state_int(line, 5, 0) != 0;
+	p->is_leaving = p->has_left = state_int(line, 6, 0) != 0;
 	if (p->is_leaving)
 		p->kill_at_us = clock_us() + m->cf->drain_timeout + MASTER_LATE_US;
-	if (state_int(line, 5, 0) == 0)
+	if (state_int(line, 4, 0) == 0)
 		return;
 	s->now = p;
 	s->was_ready = true;
 	restart_started(&s->restart, clock_us());
-	if (p->is_ready)
+	if (p->is_ready) {
 		restart_ready(&s->restart, clock_us());
+		stats_slot(m->page, s->number)->ready_us = clock_real_us();
+	}
+	slot_publish(s); /* it may serve for long, when no successor can start */
 }
 
 static void read_pages(struct master *m, const struct state_line *line)

@@ -36,7 +36,7 @@ void worker_tell(struct worker_process *p, enum link_type type, uint64_t value, 
 void worker_send(struct worker_process *p, const struct link_message *msg, int fd)
 {
 	int r = child_is_there(&p->child) ? child_send(&p->child, msg, sizeof(*msg), fd) : 0;
-	if (r != 0)
+	if (r != 0 && r != -EPIPE) /* else it is dying, as its exit will tell */
 		log_error("worker %u cannot be told (message %u): %s", p->slot->number, msg->type, strerror(-r));
 }
 

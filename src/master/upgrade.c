@@ -166,10 +166,8 @@ static void inherit_all(const struct master *m, bool is_inherited)
 	for (unsigned i = 0; i < m->n_slots; i++)
 		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++) {
 			const struct child *c = &m->slots[i].processes[k].child;
-			if (child_is_there(c)) {
+			if (child_is_there(c))
 				set_inherited(c->link.fd, is_inherited);
-				set_inherited(c->far_end, is_inherited);
-			}
 		}
 	for (unsigned i = 0; i < stats_files(m->stats); i++)
 		set_inherited(stats_reader_fd(m->stats, i), is_inherited);

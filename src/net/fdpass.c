@@ -15,6 +15,13 @@ union fd_message {
 	struct cmsghdr align;
 };
 
+/* ECONNRESET is told once, to whoever comes first: the peer has left with something unread. What it said can still be
+ * read, and to send is EPIPE from then on. */
+static bool is_to_repeat(ssize_t n)
+{
+	return n == -1 && (errno == EINTR || errno == ECONNRESET);
+}
+
 int net_send_fd(int sock, const void *msg, size_t len, int fd)
 {
 	union fd_message control = {{0}};
@@ -32,7 +39,7 @@ int net_send_fd(int sock, const void *msg, size_t len, int fd)
 	ssize_t n;
 	do
 		n = sendmsg(sock, &mh, MSG_NOSIGNAL);
-	while (n == -1 && errno == EINTR);
+	while (is_to_repeat(n));
 	if (n == -1)
 		return -errno;
 	return (size_t)n == len ? 0 : -EMSGSIZE; /* a stream whose buffer is full: what arrived is no message */
@@ -66,7 +73,7 @@ ssize_t net_recv_fd(int sock, void *msg, size_t size, int *fd)
 	ssize_t n;
 	do
 		n = recvmsg(sock, &mh, MSG_CMSG_CLOEXEC);
-	while (n == -1 && errno == EINTR);
+	while (is_to_repeat(n));
 	if (n == -1)
 		return -errno;
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&mh);

@@ -60,7 +60,7 @@ static int send_queued(struct net_link *l)
 	while (r == 0 && (m = STAILQ_FIRST(&l->outbox)) != NULL) {
 		r = net_send_fd(l->fd, m->bytes, m->len, m->fd);
 		if (r != 0)
-			break; /* for later, or the link is broken: then it will be closed, and this is given back */
+			break; /* for later, or the link is broken: then it will be closed */
 		STAILQ_REMOVE_HEAD(&l->outbox, next);
 		net_message_free(m);
 	}
@@ -73,10 +73,6 @@ static void send_on(struct net_link *l)
 	int r = send_queued(l);
 	if (net_is_for_later(r))
 		wait_for_room(l, r);
-	if (r == 0 && l->wants_room) {
-		l->wants_room = false;
-		l->on_room(l);
-	}
 }
 
 static void writable(struct ev_loop *loop, struct ev_io *io, int events)
@@ -104,15 +100,6 @@ int net_link_send(struct net_link *l, const void *msg, size_t len, int fd)
 		wait_for_room(l, r);
 	STAILQ_INSERT_TAIL(&l->outbox, m, next);
 	return 0;
-}
-
-bool net_link_offer(struct net_link *l, const void *msg, size_t len, int fd)
-{
-	int r = send_now(l, msg, len, fd);
-	l->wants_room |= net_is_for_later(r);
-	if (net_is_for_later(r) && STAILQ_EMPTY(&l->outbox))
-		wait_for_room(l, r);
-	return r == 0;
 }
 
 bool net_link_flush(struct net_link *l, uint64_t until_us)
@@ -216,7 +203,7 @@ void net_link_open(struct net_link *l, struct ev_loop *loop, int fd, size_t size
 	l->fd = fd;
 	l->reserve = -1;
 	l->size = size;
-	l->wants_room = l->has_ended = false;
+	l->has_ended = false;
 	STAILQ_INIT(&l->outbox);
 	ev_io_init(&l->readable, readable, fd, EV_READ);
 	ev_io_init(&l->writable, writable, fd, EV_WRITE);
@@ -226,8 +213,9 @@ void net_link_open(struct net_link *l, struct ev_loop *loop, int fd, size_t size
 	take_reserve(l);
 }
 
-void net_link_close(struct net_link *l, struct net_messages *undelivered)
+void net_link_close(struct net_link *l)
 {
+	struct net_message *m;
 	if (l->fd == -1)
 		return;
 	ev_io_stop(l->loop, &l->readable);
@@ -237,5 +225,8 @@ void net_link_close(struct net_link *l, struct net_messages *undelivered)
 		close(l->reserve);
 	close(l->fd);
 	l->fd = l->reserve = -1;
-	STAILQ_CONCAT(undelivered, &l->outbox);
+	while ((m = STAILQ_FIRST(&l->outbox)) != NULL) {
+		STAILQ_REMOVE_HEAD(&l->outbox, next);
+		net_message_free(m);
+	}
 }

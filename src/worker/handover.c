@@ -128,8 +128,7 @@ static void takeover_end(struct takeover *t)
 {
 	struct worker *w = t->w;
 	struct link_message msg = {.type = LINK_TAKEN, .slot = t->slot};
-	struct net_messages none = STAILQ_HEAD_INITIALIZER(none);
-	net_link_close(&t->link, &none);
+	net_link_close(&t->link);
 	link_send(w, &msg);
 	if (t->slot == w->slot && w->stage == WORKER_AWAITING)
 		worker_go(w);
@@ -162,11 +161,10 @@ static bool on_message(struct net_link *l, struct net_message *m)
 
 void handover_leave(struct worker *w)
 {
-	struct net_messages none = STAILQ_HEAD_INITIALIZER(none);
 	struct takeover *t;
 	LIST_FOREACH(t, &w->takeovers, next)
 	{
-		net_link_close(&t->link, &none);
+		net_link_close(&t->link);
 	}
 }
 

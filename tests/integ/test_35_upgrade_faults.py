@@ -79,6 +79,7 @@ def test_workers_that_cannot_start(bench):
     r = millrace.ctl("upgrade", check=False)
     assert r.returncode == 1 and "goes on with the old one" in r.stderr, r.stderr
     assert millrace.worker_pids() == pids and millrace.master == millrace.pid
+    assert wait_ready(millrace) == pids  # as the status says, too
     here = sink.report()["lines"]
     sink.wait_lines(here + 500)
     millrace.check()
