@@ -282,6 +282,15 @@ static void rehearsed(struct try *t, int status)
 
 /* -- the beginning --------------------------------------------------------------------------------------------------- */
 
+/* No worker of this program could follow one of the program before. */
+static bool has_old_workers(const struct master *m)
+{
+	for (unsigned i = 0; i < m->n_slots; i++)
+		if (m->slots[i].now->is_foreign && !m->slots[i].now->is_leaving && m->slots[i].next == NULL)
+			return true;
+	return false;
+}
+
 static const char *cannot(const struct master *m)
 {
 	for (size_t i = 0; i < m->n_inputs; i++)
@@ -291,6 +300,8 @@ static const char *cannot(const struct master *m)
 		return "millrace is starting or ending.";
 	if (m->reload)
 		return "a reload is under way; try again when it is done.";
+	if (has_old_workers(m))
+		return "workers of the program before still serve, since none of this one could start; reload first.";
 	return m->upgrade ? "an upgrade is under way." : NULL;
 }
 

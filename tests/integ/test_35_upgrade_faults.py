@@ -83,6 +83,9 @@ def test_workers_that_cannot_start(bench):
     here = sink.report()["lines"]
     sink.wait_lines(here + 500)
     millrace.check()
+    millrace.expected_errors.append("upgrade: ")
+    r = millrace.ctl("upgrade", check=False)
+    assert r.returncode == 1 and "reload first" in r.stderr, r.stderr  # at once
     cannot.unlink()
     assert millrace.ctl("reload").returncode == 0
     assert not set(millrace.worker_pids().values()) & set(pids.values())

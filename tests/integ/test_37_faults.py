@@ -154,6 +154,9 @@ class Rig:
 
     def upgrade(self):
         self.answer = self.millrace.ctl("upgrade", check=False)
+        if "reload first" in self.answer.stderr:  # what was injected before
+            self.millrace.ctl("reload", check=False)  # may be what fails now
+            self.answer = self.millrace.ctl("upgrade", check=False)
 
     def worker(self):
         """Who gets the signal next."""
