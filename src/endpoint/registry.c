@@ -474,6 +474,8 @@ int registry_export(const struct registry *reg, int (*each)(void *arg, const str
 	int r = 0;
 	TAILQ_FOREACH(ep, &reg->list, next)
 	{
+		if (ep->references == 0)
+			continue; /* its configuration may be no more */
 		struct endpoint_state state = {
 		    .type = ep->ops->name,
 		    .name = ep->name,
@@ -486,12 +488,11 @@ int registry_export(const struct registry *reg, int (*each)(void *arg, const str
 		    .fds = ep->fds,
 		    .last_dropped = ep->last_dropped,
 		};
-		if (ep->references > 0)
-			r = each(arg, &state);
+		r = each(arg, &state);
 		if (r != 0)
-			return r;
+			break;
 	}
-	return 0;
+	return r;
 }
 
 int registry_adopt(struct registry *reg, const struct endpoint_ops *ops, const struct endpoint_state *state)

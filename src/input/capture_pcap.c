@@ -250,16 +250,20 @@ static bool tap_is_stale(const struct endpoint *ep, unsigned slot)
 static void exclude_peers(struct tap *tap, struct endpoint *ep)
 {
 	struct err err = {""};
-	int rc = 0;
+	bool was_failing = tap->is_failing;
 	if (!tap->has_new_peers || !is_there(tap))
 		return;
-	tap->has_new_peers = false;
-	for (unsigned i = 0; i < STATS_SLOTS_MAX && rc == 0; i++)
-		if (tap->rings[i].fd != -1)
-			rc = ring_adjust(tap, ep, &tap->rings[i], &err);
-	if (rc != 0)
+	tap->is_failing = false;
+	for (unsigned i = 0; i < STATS_SLOTS_MAX; i++) {
+		struct ring *rings[] = {&tap->rings[i], &tap->next[i]};
+		for (unsigned k = 0; k < ARRAY_LEN(rings); k++)
+			if (rings[k]->fd != -1 && ring_adjust(tap, ep, rings[k], &err) != 0)
+				tap->is_failing = true;
+	}
+	tap->has_new_peers = tap->is_failing; /* again, when we are called again */
+	if (tap->is_failing && !was_failing)
 		log_warn("%s", err.text);
-	else
+	else if (!tap->is_failing)
 		log_info("input \"%s\": leaving out our own traffic to %s", ep->cf->name,
 			 tap->peers.s);
 }

@@ -118,7 +118,10 @@ static bool accept_some(struct listener *l, unsigned most)
 				continue;
 			return false;
 		}
+		int unread = 0;
+		ioctl(fd, FIONREAD, &unread); /* before connection_new, which closes it when there is no memory */
 		if (!connection_new(st, fd)) {
+			st->in->stats->dropped_stream_bytes += (unsigned)unread;
 			accept_pause(st, ENOMEM);
 			return false;
 		}

@@ -46,6 +46,7 @@ struct tap {
 	bool is_up, is_any;
 	bool is_told;		/* by a worker, who our outputs' peers are */
 	bool has_new_peers;	/* … which the filters do not know yet */
+	bool is_failing;	/* to tell them, the last time */
 	struct text peers;				     /* of our own outputs, to be left out */
 	uint64_t rx_packets, rx_missed, rx_fifo, rx_dropped; /* of the interface at the last look */
 };

@@ -18,10 +18,10 @@ from conftest import BUILD, wait_for
 
 SETUP = """
 mount -t tmpfs none "$1"
-mkdir "$1/changes" "$1/work" "$1/root"
-mount -t overlay none -o "lowerdir=$2,upperdir=$1/changes,workdir=$1/work" "$1/root"
-mount -t proc proc "$1/root/proc"
-mount -t tmpfs none "$1/root/run"
+mkdir "$1/changes" "$1/work" "$1/tree"
+mount -t overlay none -o "lowerdir=$2,upperdir=$1/changes,workdir=$1/work" "$1/tree"
+mount -t proc proc "$1/tree/proc"
+mount -t tmpfs none "$1/tree/run"
 """
 
 
@@ -96,7 +96,7 @@ class Apart:
 
     def path(self, name):
         """A file in it, from outside."""
-        return Path(f"/proc/{self.init}/root/{name.lstrip('/')}")
+        return Path("/proc", str(self.init), "root", name.lstrip("/"))
 
     def processes(self, pattern):
         """Processes of this machine whose name matches: pid inside → name."""
@@ -118,7 +118,7 @@ class Apart:
 class Machine(Apart):
     """A Debian of our own with what `deb` needs."""
 
-    INTO = 'chroot "$1/root"'
+    INTO = 'chroot "$1/tree"'
 
     def __init__(self, bench, deb):
         folder = bench.path / "machine"
@@ -126,8 +126,8 @@ class Machine(Apart):
         super().__init__(bench, SETUP, folder, system(deb))
 
     def copy(self, file):
-        """Lays it into /root; its name there."""
-        name = f"/root/{Path(file).name}"
+        """Lays it into its /tmp; its name there."""
+        name = f"/tmp/{Path(file).name}"
         shutil.copy(file, self.path(name))
         return name
 
@@ -138,9 +138,9 @@ class Machine(Apart):
 # This machine's own files under an overlay, with /dev, /run and a group of processes of our own, as systemd wants them.
 SYSTEMD = """
 mount -t tmpfs none "$1"
-mkdir "$1/changes" "$1/work" "$1/root"
-mount -t overlay none -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" "$1/root"
-cd "$1/root"
+mkdir "$1/changes" "$1/work" "$1/tree"
+mount -t overlay none -o "lowerdir=/,upperdir=$1/changes,workdir=$1/work" "$1/tree"
+cd "$1/tree"
 mount -t proc proc proc
 mount -t tmpfs none run
 mount -t tmpfs none tmp

@@ -68,6 +68,21 @@ def enter_network():
     return leave
 
 
+def own_wire():
+    """A network of our own with a veth pair, for a fixture."""
+    leave = enter_network()
+    try:
+        yield Wire()
+    finally:
+        leave()
+
+
+@pytest.fixture
+def wire():
+    yield from own_wire()
+
+
+
 # -- files ---------------------------------------------------------------------------------------------------------------
 
 def write_pcap(path, frames, link_type=1, time_ns=1_700_000_000_000_000_000, step_ns=1_000_000):

@@ -12,7 +12,7 @@ import pytest
 from conftest import BUILD, ROOT, free_port, wait_for
 from faults import Counters, signal_all, udp_drops, udp_snmp, wait_settled, wait_stopped
 from kafka_peers import Mock, needs_kafka
-from packets import Wire, conf, enter_network, flow_frames, needs_pcap, rows, write_pcap
+from packets import conf, flow_frames, needs_pcap, rows, wire, write_pcap
 
 pytestmark = pytest.mark.needs_root
 CHECK = ROOT / "etc/check_millrace_drops"
@@ -275,15 +275,6 @@ def test_check_script_help():
 
 
 # -- packets --------------------------------------------------------------------------------------------------------------
-
-@pytest.fixture
-def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
-
 
 @needs_kafka
 @needs_pcap

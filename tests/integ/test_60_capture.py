@@ -9,19 +9,15 @@ import pytest
 from conftest import BUILD, wait_for
 from faults import Counters
 from kafka_peers import Cluster, needs_kafka, topic
-from packets import (Wire, all_kinds, arrived, conf, enter_network, flow_frames, flow_number, needs_pcap, read_pcap, rows,
-                     udp_frame, wait_read, write_pcap)
+from packets import (all_kinds, arrived, conf, flow_frames, flow_number, needs_pcap, own_wire, read_pcap, rows, udp_frame,
+                     wait_read, write_pcap)
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
 
 
 @pytest.fixture(scope="module")
 def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
+    yield from own_wire()
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,11 @@ import os
 import pytest
 from faults import Counters
 from kafka_peers import Cluster, needs_kafka, topic
-from packets import Wire, conf, enter_network, flow_frames, needs_pcap, rows, wait_read, write_pcap
+from packets import conf, flow_frames, needs_pcap, rows, wait_read, wire, write_pcap
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
 PPS, BYTES = 211000, 650
 SECONDS = os.environ.get("SEED_SECONDS")
-
-
-@pytest.fixture
-def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
 
 
 @pytest.mark.parametrize("seconds", [int(SECONDS)] if SECONDS else [10, pytest.param(60, marks=pytest.mark.soak)])

@@ -5,20 +5,11 @@ import pytest
 from conftest import wait_for
 from faults import Counters
 from kafka_peers import Mock, needs_kafka
-from packets import Wire, arrived, conf, enter_network, flow_frames, flow_number, needs_pcap, read_pcap, write_pcap
+from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pcap, wire, write_pcap
 from reload_rig import Config, Upgraded
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
 PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/design.md
-
-
-@pytest.fixture
-def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
 
 
 def counted(c):

@@ -9,19 +9,10 @@ import pytest
 from conftest import wait_for
 from faults import Counters
 from kafka_peers import Mock, needs_kafka
-from packets import Wire, arrived, conf, enter_network, flow_frames, flow_number, needs_pcap, read_pcap, rows, udp_frame, write_pcap
+from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pcap, rows, udp_frame, wire, write_pcap
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
 WORKERS = 4
-
-
-@pytest.fixture
-def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
 
 
 def frames_with_tags(n):

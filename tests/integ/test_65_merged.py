@@ -3,20 +3,11 @@
 import socket
 
 import pytest
-from packets import Wire, enter_network, ip, needs_pcap, rows, wait_read
+from packets import ip, needs_pcap, rows, wait_read, wire
 from peers import Collector, config, statsite
 
 pytestmark = [needs_pcap, pytest.mark.needs_root]
 SOL_UDP, UDP_SEGMENT = 17, 103
-
-
-@pytest.fixture
-def wire():
-    leave = enter_network()
-    try:
-        yield Wire()
-    finally:
-        leave()
 
 
 def test_payloads_without_a_newline_between_them(bench, wire):
