@@ -45,8 +45,8 @@ struct endpoint_ops {
 	void (*retire)(struct endpoint *ep);
 	/* Closes what bind made. NULL: descriptors are all there is. */
 	void (*unbind)(struct endpoint *ep);
-	/* Worker, right after fork: gives up all mappings of other slots, and appends what its own slot keeps to keep[*n]
-	 * (at most ENDPOINT_KEEP_MAX). ENDPOINT_NO_SLOT: nothing is kept. NULL: the slot's descriptor is kept. */
+	/* Worker, right after fork: appends the descriptors that its slot keeps to keep[*n] (at most ENDPOINT_KEEP_MAX).
+	 * NULL: the slot's descriptor is kept. */
 	void (*keep)(struct endpoint *ep, unsigned slot, int *keep, size_t *n);
 	/* The slot's worker is gone (and with is_last nobody comes after it): closes what only it could read and counts
 	 * what waited there. Returns packets that were lost so. */
@@ -68,7 +68,6 @@ struct endpoint_ops {
 	int (*group)(const struct endpoint *ep);
 };
 enum { ENDPOINT_KEEP_MAX = 1024 };
-#define ENDPOINT_NO_SLOT UINT32_MAX /* of keep: a process that is no worker */
 
 extern const struct endpoint_ops endpoint_udp;			      /* udp.c */
 extern const struct endpoint_ops endpoint_tcp;			      /* tcp.c */
@@ -182,11 +181,9 @@ int registry_adopt(struct registry *reg, const struct endpoint_ops *ops, const s
 
 /* -- all of them ----------------------------------------------------------------------------------------------------- */
 
-/* Right after fork. A worker: appends what slot's worker keeps to keep[*n], which has registry_keep_room; what its inputs
- * do not have is given up. Another child: all mappings are given up; it closes descriptors itself. */
+/* Worker, right after fork: appends what slot's worker keeps to keep[*n], which has registry_keep_room. */
 size_t registry_keep_room(const struct registry *reg);
 void registry_keep(struct registry *reg, unsigned slot, int *keep, size_t *n);
-void registry_leave_alone(struct registry *reg);
 /* As the functions of endpoint_ops. */
 uint64_t registry_died(struct registry *reg, unsigned slot, bool is_last);
 void registry_prepare_successor(struct registry *reg, unsigned slot);

@@ -409,18 +409,13 @@ void registry_keep(struct registry *reg, unsigned slot, int *keep, size_t *n)
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
 	{
-		bool is_ours = slot != ENDPOINT_NO_SLOT && ep->references > 0;
+		if (ep->references == 0)
+			continue;
 		if (ep->ops->keep)
-			ep->ops->keep(ep, is_ours ? slot : ENDPOINT_NO_SLOT, keep, n);
-		else if (is_ours && endpoint_fd(ep, slot) != -1)
+			ep->ops->keep(ep, slot, keep, n);
+		else if (endpoint_fd(ep, slot) != -1)
 			keep[(*n)++] = endpoint_fd(ep, slot);
 	}
-}
-
-void registry_leave_alone(struct registry *reg)
-{
-	size_t n = 0;
-	registry_keep(reg, ENDPOINT_NO_SLOT, NULL, &n);
 }
 
 uint64_t registry_died(struct registry *reg, unsigned slot, bool is_last)

@@ -116,12 +116,11 @@ static void tap_unbind(struct endpoint *ep)
 	ep->impl = NULL;
 }
 
-/* A child has no mapping of any ring, and closes what is not its own: each would keep a ring in its
- * group. */
+/* No child has a mapping of any ring (MADV_DONTFORK), and a worker closes what is not its own: each would
+ * keep a ring in its group. */
 static void tap_keep(struct endpoint *ep, unsigned slot, int *keep, size_t *n)
 {
-	if (slot != ENDPOINT_NO_SLOT)
-		keep[(*n)++] = tap_ring(ep->impl, slot)->fd;
+	keep[(*n)++] = tap_ring(ep->impl, slot)->fd;
 }
 
 static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r,

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 static int datagram_open(struct input *in, struct err *err)
 {

@@ -150,9 +150,7 @@ struct dpdk_queue {
 	unsigned reading; /* items that dpdk_read gave and dpdk_took has not heard of */
 	uint64_t time_ns; /* of the burst in hand */
 	/* since the queue was opened */
-	uint64_t bursts;
 	uint64_t linearised; /* frames that came in several segments and were put together */
-	uint64_t cut;        /* frames that are longer than what there was room for, or that the device cut */
 };
 
 /* Worker. */
@@ -164,10 +162,6 @@ unsigned dpdk_read(struct dpdk_queue *q, struct item items[], unsigned max, char
  */
 void dpdk_took(struct dpdk_queue *q);
 void dpdk_give(struct dpdk_queue *q);
-static inline bool dpdk_has_more(const struct dpdk_queue *q)
-{
-	return q->hold->next < q->hold->n;
-}
 /* Worker, at the end: gives back what was not read. Returns packets. */
 unsigned dpdk_close(struct dpdk_queue *q);
 

@@ -66,7 +66,6 @@ static unsigned burst(struct dpdk_queue *q)
 	set_state(h, n ? STATE_HOLDING : STATE_IDLE);
 	if (n == 0)
 		return 0;
-	q->bursts++;
 	q->time_ns = now_ns();
 	return n;
 }
@@ -84,7 +83,6 @@ static void linearise(struct dpdk_queue *q, const struct rte_mbuf *m, struct ite
 	item->len = len;
 	item->original_len = MAX(m->pkt_len, len);
 	q->linearised++;
-	q->cut += item->original_len > len;
 }
 
 static void item_make(struct dpdk_queue *q, struct rte_mbuf **m, struct item *item, char *to, size_t stride)
@@ -99,10 +97,8 @@ static void item_make(struct dpdk_queue *q, struct rte_mbuf **m, struct item *it
 	}
 	item->bytes = rte_pktmbuf_mtod(*m, char *);
 	item->len = item->original_len = (*m)->data_len;
-	if (UNLIKELY(item->len == q->dpdk->cut_at)) {
+	if (UNLIKELY(item->len == q->dpdk->cut_at))
 		item->original_len++; /* it was longer; by how much the device does not tell */
-		q->cut++;
-	}
 }
 
 static void free_range(struct dpdk_hold *h, unsigned from, unsigned to)

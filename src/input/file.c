@@ -72,13 +72,13 @@ static uint64_t first_time(const char *path)
 	char *buffer = malloc(PACKET_READER_BUFFER_BYTES);
 	struct packet_reader *r = malloc(sizeof *r);
 	struct packet_record p;
-	size_t used, begin = 0;
+	size_t used;
 	uint64_t time_ns = UINT64_MAX;
 	int fd = file_open_path(path);
 	ssize_t n = buffer && r && fd != -1 ? read(fd, buffer, PACKET_READER_BUFFER_BYTES) : -1;
 	if (n > 0) {
 		packet_reader_init(r);
-		if (packet_reader_next(r, buffer + begin, (size_t)n, false, &used, &p) == PACKET_READ_PACKET)
+		if (packet_reader_next(r, buffer, (size_t)n, false, &used, &p) == PACKET_READ_PACKET)
 			time_ns = p.time_ns;
 	}
 	if (fd != -1)

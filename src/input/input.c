@@ -11,7 +11,6 @@
 #include "types.h"
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* -- the table --------------------------------------------------------------------------------------------------- */

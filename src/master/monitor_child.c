@@ -60,7 +60,6 @@ static _Noreturn void run(void *owner, int link)
 	    .master_pid = getppid(),
 	};
 	receive_child(m->receive, RECEIVE_NOBODY, 0);
-	registry_leave_alone(&m->registry);
 	monitor_run(&setup);
 }
 

@@ -161,7 +161,6 @@ static int check(void *arg, struct text *errors)
 		log_debug("nice: %s", strerror(errno));
 	stats_child_none(r->m->stats);
 	receive_child(r->m->receive, RECEIVE_NOBODY, 0);
-	registry_leave_alone(&r->m->registry); /* a copy of a ring's mapping would keep the ring in its group */
 	size_t n = input_check(r->cf, errors) + output_check(r->cf, errors);
 	for (size_t i = 0; n == 0 && i < r->next.n_outputs; i++) {
 		struct output *out = &r->next.outputs[i];
