@@ -44,8 +44,8 @@ static void datagram_drain(struct input *in)
 			continue;
 		if (in->type == &input_udp)
 			net_udp_leave(s->fd);
-		else
-			shutdown(s->fd, SHUT_RD); /* senders see EPIPE, what waits can be read */
+		else /* senders see EPIPE; what waits can be read, and then MSG_DONTWAIT says EAGAIN */
+			shutdown(s->fd, SHUT_RD);
 	}
 }
 
@@ -97,12 +97,6 @@ static unsigned datagram_read(struct source *s, struct batch *b)
 		empty += item->len == 0;
 		if (UNLIKELY(r->messages[i].msg_hdr.msg_flags & MSG_TRUNC))
 			drop_cut_line(in, item);
-	}
-	/* a unix socket that was shut down for reading returns nothing, for ever, once it is empty */
-	if (in->draining && input_ends(s) && empty == (unsigned)n && in->type == &input_unixgram) {
-		s->drained = true;
-		r->used = 0;
-		return 0;
 	}
 	in->stats->reads++;
 	in->stats->received_bytes += bytes;

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 from conftest import free_port, wait_for
@@ -75,6 +76,26 @@ def test_term_with_all_of_it_in_the_kernel(bench, transport):
     wait_stopped(pids)
     lines = send(bench, transport, {"unixgram": 300, "unix": 5000}.get(transport, LINES))
     assert Counters(millrace).sum("input", "received_lines") == 0
+    millrace.send_signal(signal.SIGTERM)
+    millrace.wait_line("draining")
+    signal_all(pids, signal.SIGCONT)
+    ends_exactly(millrace, sink, lines)
+
+
+@pytest.mark.needs_root
+def test_term_with_many_empty_datagrams(own_network, bench):
+    """A read that brings nothing but empty datagrams is not the end of a unix socket: what waits behind them arrives."""
+    empty = 200  # more than three reads
+    Path("/proc/sys/net/unix/max_dgram_qlen").write_text("1000")  # of this namespace
+    sink = bench.sink("--number", ports=1)
+    millrace = start(bench, sink.addresses, workers=1)
+    pids = list(millrace.worker_pids().values())
+    signal_all(pids, signal.SIGSTOP)
+    wait_stopped(pids)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        for _ in range(empty):
+            s.sendto(b"", str(bench.path / "g"))
+    lines = send_unixgram(bench, 50)
     millrace.send_signal(signal.SIGTERM)
     millrace.wait_line("draining")
     signal_all(pids, signal.SIGCONT)
