@@ -27,7 +27,7 @@ struct receive;
 struct input_passed {
 	bool is_skipping; /* to the newline of a line that was too long */
 	uint64_t framing; /* below 2^63: framing_pack() of src/input */
-	uint32_t kept_bytes;
+	uint32_t kept_bytes; /* at most LINE_MAX_BYTES + 1 */
 	const char *kept; /* the begin of a line */
 };
 

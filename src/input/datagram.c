@@ -61,11 +61,13 @@ static void drop_cut_line(struct input *in, struct item *item)
 	in->stats->dropped_truncated_lines++;
 }
 
-/* For outputs that want them, and while invalid lines come. */
+/* For outputs that want them, and while invalid lines come; the next invalid line begins that anew. */
 static void ask_for_senders(struct input *in)
 {
 	struct receive_batch *r = in->receive;
 	bool wanted = in->wants_from || invalid_wants_from(in);
+	if (!wanted)
+		in->invalid_at = 0;
 	for (unsigned i = 0; i < BATCH_ITEMS; i++) {
 		r->messages[i].msg_hdr.msg_name = wanted ? &r->from[i] : NULL;
 		r->messages[i].msg_hdr.msg_namelen = wanted ? sizeof(r->from[i]) : 0;

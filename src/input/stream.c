@@ -430,7 +430,7 @@ static void stream_take(struct input *in, int fd, const struct input_passed *p)
 	ioctl(fd, FIONREAD, &unread); /* before connection_new, which closes it when there is no memory */
 	struct connection *c = connection_new(st, fd);
 	in->stats->taken_connections++;
-	if (c && p->kept_bytes <= KEEP_BYTES) {
+	if (c) {
 		memcpy(c->keep, p->kept, p->kept_bytes);
 		set_kept(c, p->kept_bytes);
 		c->is_skipping = p->is_skipping;
