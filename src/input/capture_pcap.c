@@ -381,6 +381,8 @@ static void tap_read(struct capture_source *cs, unsigned max)
 			copy(cs, ps, &p);
 		ring_take(&ps->reader, &p);
 	}
+	cs->source.in->stats->dropped_damaged_packets += ps->reader.damaged;
+	ps->reader.damaged = 0;
 	/* An interface that goes down, or away, is an error of the socket, which would be reported
 	 * for ever. */
 	if (cs->n == 0)

@@ -63,12 +63,21 @@ static bool begin_block(struct ring_reader *r)
 	r->is_begun = true;
 	r->left = h->num_pkts;
 	r->at = h->offset_to_first_pkt;
-	for (uint64_t taken = place->taken - place->first; taken > 0 && r->left > 0; taken--) {
-		if (!ring_look(r, &packet))
-			break;
+	uint64_t taken = place->taken - place->first;
+	for (; taken > 0 && r->left > 0 && ring_look(r, &packet); taken--)
 		ring_step(r, packet.tp_next_offset);
-	}
+	r->left -= (uint32_t)MIN(taken, r->left); /* left out by who was here before, and counted */
 	return true;
+}
+
+/* The rest of the block counts as taken, so that it waits no more, for nobody. Its number is the kernel's, or
+ * damaged as well. */
+static void leave_out_rest(struct ring_reader *r)
+{
+	uint32_t rest = MIN(r->left, (uint32_t)RING_BLOCK_PACKETS_MAX);
+	r->damaged += rest;
+	__atomic_store_n(&r->place->taken, r->place->taken + rest, __ATOMIC_RELEASE);
+	r->left = 0;
 }
 
 bool ring_turn(struct ring_reader *r)
@@ -76,8 +85,7 @@ bool ring_turn(struct ring_reader *r)
 	if (!r->is_found)
 		find_block(r);
 	if (r->is_begun) {
-		r->damaged += r->left > 0;
-		r->left = 0;
+		leave_out_rest(r);
 		r->is_begun = false;
 		__atomic_store_n(&block_head(r, r->block)->block_status, TP_STATUS_KERNEL,
 				 __ATOMIC_RELEASE);

@@ -25,6 +25,7 @@ enum {
 	RING_PRIVATE_BYTES = 80,    /* of each block, behind its head of 48 bytes */
 	RING_HEAD_MAX_BYTES = 24,
 	RING_ALIGNMENT = 8,	  /* of packets in a block (V3_ALIGNMENT of af_packet.c) */
+	RING_BLOCK_PACKETS_MAX = RING_BLOCK_BYTES / TPACKET3_HDRLEN,
 	RING_MARKED_BYTES = 1, /* of a packet that only tells that it came: so much was kept */
 };
 
@@ -48,7 +49,7 @@ struct ring_reader {
 	bool is_begun;
 	unsigned block;    /* that is read now, or next */
 	uint32_t left, at; /* packets of it that are not taken, and where the next is */
-	uint64_t damaged;  /* blocks whose rest made no sense and was left out */
+	uint64_t damaged;  /* packets that were left out, since what the block says of them makes no sense */
 };
 
 struct ring_packet {

@@ -207,8 +207,15 @@ START_TEST(damage)
 			h->tp_mac = kinds[i].mac;
 			head(block)->offset_to_first_pkt = kinds[i].first;
 			ck_assert_uint_eq(take_all(&r), kinds[i].comes);
-			ck_assert_uint_eq(r.damaged, 1);
+			ck_assert_uint_eq(r.damaged, 10 - kinds[i].comes);
+			ck_assert_uint_eq(ring_place(memory)->taken, next_number);
 			ck_assert_uint_eq(head(block)->block_status, TP_STATUS_KERNEL);
+			/* killed before the block was given back: the next reader does not count that again */
+			head(block)->block_status = TP_STATUS_USER;
+			ring_reader_init(&r, memory, BLOCKS);
+			ck_assert_uint_eq(take_all(&r), 0);
+			ck_assert_uint_eq(r.damaged, 0);
+			ck_assert_uint_eq(ring_place(memory)->taken, next_number);
 			uint64_t next = next_number;
 			fill((block + 1) % BLOCKS, 5);
 			ck_assert_uint_eq(take(&r, next, 100), 5);
