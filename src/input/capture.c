@@ -21,7 +21,6 @@ struct capture_source *capture_source_new(struct input *in, struct endpoint *ep,
 	struct capture_source *cs = (struct capture_source *)source_new(in, ep, fd, sizeof *cs);
 	if (!cs)
 		return NULL;
-	cs->ep = ep;
 	cs->mtu = net_interface_mtu(ep->name);
 	cs->source.receive_buffer_bytes = ep->receive_buffer_bytes;
 	return cs;
@@ -70,7 +69,7 @@ static void find_payloads(struct input *in, unsigned n)
 	in->stats->decoded_packets += n;
 }
 
-void capture_count(struct input *in, unsigned n, uint64_t bytes, uint64_t truncated)
+static void count(struct input *in, unsigned n, uint64_t bytes, uint64_t truncated)
 {
 	struct stats_input *st = in->stats;
 	st->reads++;
@@ -94,6 +93,6 @@ unsigned capture_read(struct source *s, struct batch *b, void (*read)(struct cap
 	r->used = b->n_items = cs->n;
 	s->in->mtu = cs->mtu;
 	if (cs->n)
-		capture_count(s->in, cs->n, cs->bytes, cs->truncated);
+		count(s->in, cs->n, cs->bytes, cs->truncated);
 	return cs->n;
 }

@@ -13,7 +13,6 @@
 /* One device as one worker reads it. */
 struct capture_source {
 	struct source source; /* fd -1: the device has nothing to wait for, and is polled */
-	struct endpoint *ep;
 	void *impl; /* the row's */
 	uint32_t mtu; /* of the interface; 0: not known */
 	/* of the batch under way */
@@ -73,12 +72,8 @@ static inline void capture_refer(struct capture_source *cs, void *bytes, uint32_
 	capture_add(cs, bytes, len, original_len, time_ns, link_type);
 }
 
-/* Counts a batch of `n` packets that lies in the receive batch and in in->batch.items, and finds their payloads when lines
- * are wanted. For inputs of packets. */
-void capture_count(struct input *in, unsigned n, uint64_t bytes, uint64_t truncated);
-
-/* One batch: `read` reads up to `max` packets (at most BATCH_ITEMS) and adds each by capture_copy or capture_refer. Sets
- * s->drained and s->ended as input_type.read does. */
+/* One batch: `read` reads up to `max` packets (at most BATCH_ITEMS) and adds each by capture_copy or capture_refer; sets
+ * s->drained and s->ended as input_type.read does. They are counted, and their payloads are found when lines are wanted. */
 unsigned capture_read(struct source *s, struct batch *b, void (*read)(struct capture_source *cs, unsigned max));
 
 #endif

@@ -162,7 +162,7 @@ static void dpdk_count_device(struct endpoint *ep, struct stats_page *master_pag
 	for (unsigned slot = 0; slot < ep->n_slots; slot++) {
 		struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[slot]);
 		st->free_mbufs = dpdk_free_mbufs(d, slot);
-		st->is_up = 1;
+		st->is_up = c.is_up;
 		stats_touch(master_page, STATS_ENDPOINT, ep->blocks[slot]);
 	}
 	struct stats_endpoint *st = stats_endpoint(master_page, ep->blocks[0]);
@@ -173,7 +173,6 @@ static void dpdk_count_device(struct endpoint *ep, struct stats_page *master_pag
 		st->dropped_ring_packets = c.missed;
 	else
 		st->dropped_missed_packets = c.missed;
-	st->is_up = c.is_up;
 	dpdk_each_xstat(d, count_xstat, &(struct xstats){.d = d, .page = master_page});
 }
 
@@ -204,7 +203,7 @@ static int dpdk_driver_open(struct input *in, struct endpoint *ep, struct err *e
 static void add_items(struct capture_source *cs, const struct item *items, unsigned n)
 {
 	uint32_t snaplen = (uint32_t)cs->source.in->cf->snaplen;
-	const struct dpdk *d = cs->ep->impl;
+	const struct dpdk *d = cs->source.ep->impl;
 	for (unsigned i = 0; i < n; i++)
 		if (d->filter && !dpdk_filter_passes(d->filter, &items[i]))
 			cs->source.in->stats->filtered_packets++;

@@ -283,41 +283,39 @@ static enum step read_packet(struct file_source *fs)
 	return STEP_NEXT_FILE;
 }
 
-/* Packets of one file, until the receive batch is full. */
-static enum step read_batch(struct file_source *fs)
+/* Up to `max` packets of one file, until the receive batch is full. */
+static enum step read_batch(struct file_source *fs, unsigned max)
 {
 	struct receive_batch *r = fs->cs.source.in->receive;
 	const char *slab_end = r->slab[0] + sizeof r->slab;
 	enum step step = STEP_ON;
-	while (step == STEP_ON && fs->cs.n < BATCH_ITEMS &&
+	while (step == STEP_ON && fs->cs.n < max &&
 	       slab_end - fs->cs.at >= (ptrdiff_t)PACKET_MAX_BYTES + 2 * BATCH_SLACK)
 		step = read_packet(fs);
 	return step;
 }
 
-static unsigned file_read(struct source *s, struct batch *b)
+static void read_files(struct capture_source *cs, unsigned max)
 {
-	struct file_source *fs = (struct file_source *)s;
-	struct capture_source *cs = &fs->cs;
-	struct input *in = s->in;
-	cs->n = 0;
-	cs->at = in->receive->slab[0];
-	cs->bytes = cs->truncated = 0;
-	in->receive->used = BATCH_ITEMS;
+	struct file_source *fs = (struct file_source *)cs;
+	struct source *s = &cs->source;
 	while (cs->n == 0 && !s->drained) {
 		fs->path = path_of(fs);
-		bool is_over = in->draining || !fs->path;
-		enum step step = is_over ? STEP_WAIT : is_open(fs) ? read_batch(fs) : STEP_NEXT_FILE;
+		bool is_over = s->in->draining || !fs->path;
+		enum step step = STEP_WAIT;
+		if (!is_over)
+			step = is_open(fs) ? read_batch(fs, max) : STEP_NEXT_FILE;
 		s->ended |= is_over;
 		s->drained = step == STEP_WAIT;
 		fs->words[WORD_PACKETS] += cs->n;
 		if (step == STEP_NEXT_FILE)
 			next_file(fs);
 	}
-	in->receive->used = b->n_items = cs->n;
-	if (cs->n)
-		capture_count(in, cs->n, cs->bytes, cs->truncated);
-	return cs->n;
+}
+
+static unsigned file_read(struct source *s, struct batch *b)
+{
+	return capture_read(s, b, read_files);
 }
 
 static void file_drain(struct input *in)

@@ -71,8 +71,6 @@ void tap_look(struct tap *tap, const struct endpoint *ep, const char *device, st
 		say_change(tap, ep, device, ifindex, is_up);
 	tap->ifindex = ifindex;
 	tap->is_up = is_up;
-	if (st)
-		st->is_up = is_up;
 }
 
 static bool merges(int fd, const char *device, uint32_t question, uint32_t mask)
