@@ -41,8 +41,8 @@ struct endpoint_ops {
 	int (*bind)(struct endpoint *ep, struct err *err);
 	/* cf or n_slots are others now. More descriptors when they are wanted; never fewer. 0, or -errno with err. */
 	int (*adjust)(struct endpoint *ep, struct err *err);
-	/* Nothing new comes from now on; what is there can still be read. */
-	void (*retire)(struct endpoint *ep);
+	/* Nothing new comes to this descriptor from now on; what is there can still be read. */
+	void (*leave)(int fd);
 	/* Closes what bind made. NULL: descriptors are all there is. */
 	void (*unbind)(struct endpoint *ep);
 	/* Worker, right after fork: appends the descriptors that its slot keeps to keep[*n] (at most ENDPOINT_KEEP_MAX).

@@ -160,8 +160,8 @@ static void trim(struct registry *reg, struct endpoint *ep, unsigned n)
 		}
 		if (ep->ops->unbind)
 			continue; /* the type's own */
-		if (ep->ops == &endpoint_udp && !ep->is_retired)
-			net_udp_leave(ep->fds[k]);
+		if (ep->ops->leave && !ep->is_retired)
+			ep->ops->leave(ep->fds[k]);
 		close(ep->fds[k]);
 	}
 	ep->n_settled = MIN(ep->n_settled, n);
@@ -171,8 +171,8 @@ static void retire(struct endpoint *ep)
 {
 	if (ep->is_retired)
 		return;
-	if (ep->ops->retire)
-		ep->ops->retire(ep);
+	for (unsigned k = 0; ep->ops->leave && k < ep->n_fds; k++)
+		ep->ops->leave(ep->fds[k]);
 	remove_path(ep);
 	ep->is_retired = true;
 }

@@ -51,17 +51,11 @@ static int udp_adjust(struct endpoint *ep, struct err *err)
 	return r == 0 ? udp_grow(ep, err) : r;
 }
 
-static void udp_retire(struct endpoint *ep)
-{
-	for (unsigned i = 0; i < ep->n_fds; i++)
-		net_udp_leave(ep->fds[i]);
-}
-
 const struct endpoint_ops endpoint_udp = {
     .name = "udp",
     .has_port = true,
     .counts_drops = true,
     .bind = udp_bind,
     .adjust = udp_adjust,
-    .retire = udp_retire,
+    .leave = net_udp_leave,
 };
