@@ -39,14 +39,16 @@ static unsigned add_peers(struct text *t, const char *peers, bool is_v6)
 }
 
 /* A load behind the end of a packet makes the whole program false: what is too short for TCP is not
- * asked, or frames that were cut would be left out, too. (Lengths with Ethernet heads; the user's
- * filter comes last, since a `vlan` in it moves the offsets of what follows.) */
+ * asked, or frames that were cut would be left out, too. The lengths are enough for the ports behind
+ * an Ethernet head, and no more than a bare acknowledgement has on "any", where the kernel counts
+ * without a head. (The user's filter comes last, since a `vlan` in it moves the offsets of what
+ * follows.) */
 void tap_filter_make(struct text *t, const char *filter, const char *peers)
 {
 	static const struct {
 		bool is_v6;
 		const char *what;
-	} families[] = {{false, "ip and greater 54"}, {true, "ip6 and greater 74"}};
+	} families[] = {{false, "ip and greater 40"}, {true, "ip6 and greater 60"}};
 	text_add(t, "inbound");
 	for (size_t i = 0; i < ARRAY_LEN(families); i++) {
 		struct text list = {0};

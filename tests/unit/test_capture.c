@@ -20,11 +20,11 @@ START_TEST(text_of_the_filter)
 {
 	expect("", "", "inbound");
 	expect("udp or tcp", "", "inbound and (udp or tcp)");
-	expect("", "10.0.0.1:9092", "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092)))");
+	expect("", "10.0.0.1:9092", "inbound and not (ip and greater 40 and tcp and ((host 10.0.0.1 and port 9092)))");
 	expect("vlan", "10.0.0.1:9092,[fd00::1]:9093,10.0.0.2:9094",
-	       "inbound and not (ip and greater 54 and tcp and ((host 10.0.0.1 and port 9092) or (host 10.0.0.2 and "
+	       "inbound and not (ip and greater 40 and tcp and ((host 10.0.0.1 and port 9092) or (host 10.0.0.2 and "
 	       "port 9094)))"
-	       " and not (ip6 and greater 74 and tcp and ((host fd00::1 and port 9093))) and (vlan)");
+	       " and not (ip6 and greater 60 and tcp and ((host fd00::1 and port 9093))) and (vlan)");
 	/* a worker says who they are, and the master compiles it */
 	expect("", "nonsense,:5,localhost:1,10.0.0.1) or (tcp:1,[fe80::1%lo]:1,[::1 or tcp]:9", "inbound");
 }
@@ -59,8 +59,10 @@ START_TEST(own_traffic_and_short_frames)
 	frame[23] = 17;
 	ck_assert(passes("10.0.0.2:9092", frame, sizeof(frame)));
 	frame[23] = 6;
-	for (unsigned len = 14; len < 54; len++)
-		ck_assert_msg(passes("10.0.0.2:9092", frame, len), "%u bytes", len);
+	for (unsigned len = 14; len < sizeof(frame); len++) {
+		ck_assert_msg(passes("10.0.0.2:9093", frame, len), "%u bytes", len);
+		ck_assert_msg(passes("10.0.0.2:9092", frame, len) == (len < 40), "%u bytes", len);
+	}
 }
 END_TEST
 
