@@ -15,7 +15,6 @@ enum conf_words {
 	CONF_WORDS
 };
 
-#define CONF_COALESCE_ADAPTIVE UINT64_MAX
 #define CONF_BYTES_AUTO UINT64_MAX /* only while a file is read: a tree has what it comes to */
 
 struct conf_list {
@@ -36,7 +35,6 @@ struct conf_map {
 #define CONF_TYPE_BYTES uint64_t
 #define CONF_TYPE_AUTO_BYTES uint64_t
 #define CONF_TYPE_TIME uint64_t /* microseconds */
-#define CONF_TYPE_COALESCE uint64_t /* microseconds, or CONF_COALESCE_ADAPTIVE */
 #define CONF_TYPE_REAL double
 #define CONF_TYPE_STRING char * /* never NULL; "" for none */
 #define CONF_TYPE_LIST struct conf_list

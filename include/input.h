@@ -134,6 +134,8 @@ struct input {
 	double invalid_at;	/* ev_now() when an invalid line was last looked at, … */
 	unsigned n_invalid;	/* … and how many in the second from then on */
 	struct lines *lines;	/* cuts and judges lines; private to src/input */
+	uint64_t wait_us;	/* between two reads of its sources, the last decision */
+	uint64_t hold_us;	/* and what is left of its latency for the outputs */
 	uint32_t mtu;		/* of the interface that the packets in hand are from; 0: not known */
 	struct source *reading; /* whose batch is in hand; NULL: none */
 	unsigned cut_item;	/* the next line begins in this item */
@@ -166,7 +168,6 @@ struct source {
 	struct source *next, **prev; /* in->sources */
 	uint64_t poll_us;	     /* fd -1: how long it rests now between two looks */
 	struct coalesce coalesce;
-	uint64_t receive_buffer_bytes;
 	int lent_by;		   /* slot whose socket this is while it has no worker; -1: our own */
 	bool drained, ended;
 	/* the worker's */

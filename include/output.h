@@ -42,7 +42,7 @@ struct output_type {
 	 * loop, not from within send) when it is worth trying again. `b` is the same batch then. */
 	void (*send)(struct output *out, struct batch *b);
 	/* Worker: after each turn of drains and before the loop waits: sends what is due, looks at acknowledgements.
-	 * Under dense traffic (out->dense) partly filled buffers may wait until flush_delay. */
+	 * What fills only a part of a segment may wait for out->hold_us. */
 	void (*pump)(struct output *out, uint64_t now_us);
 	/* Worker: no new records will come; from now on pump waits for nothing. */
 	void (*drain)(struct output *out);
@@ -89,7 +89,8 @@ struct output {
 	void *worker; /* the worker's own, for on_room */
 	/* The output's own peers changed: "10.0.0.1:9092,[::1]:9092", numeric. From the loop. NULL: nobody asks. */
 	void (*on_peers)(struct output *out, const char *peers);
-	bool dense;
+	uint64_t hold_us; /* since it came, until the first turn after it; 0: nothing waits */
+	uint64_t turn_us; /* between two turns, as long as traffic comes */
 	bool awaits;	/* a predecessor hands over: open connects nothing before go */
 	bool takes_all; /* we leave: send takes everything, whatever the limits, since hand_over comes next */
 

@@ -40,7 +40,7 @@ static const char *argument_of(const struct conf_row *row)
 {
 	static const struct {
 		const char *type, *argument;
-	} words[] = {{"BOOL", "[BOOL]"}, {"BYTES", "SIZE"}, {"TIME", "TIME"}, {"COALESCE", "TIME"}, {"STRING", "TEXT"}};
+	} words[] = {{"BOOL", "[BOOL]"}, {"BYTES", "SIZE"}, {"TIME", "TIME"}, {"STRING", "TEXT"}};
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		if (strcmp(words[i].type, row->type) == 0)
 			return words[i].argument;

@@ -151,6 +151,19 @@ static void say_foreign(struct conf_load *ld, const struct conf_row *row, int li
 	text_free(&types);
 }
 
+/* A key of earlier versions: the row that its value is for, or NULL. Says what to write instead. */
+static const struct conf_row *former_row(struct conf_load *ld, const struct conf_former *former,
+					 const struct conf_node *name, const struct conf_node *value, const char *key)
+{
+	bool is_default = value->kind == CONF_NODE_SCALAR && strcmp(value->text, former->word) == 0;
+	if (former->name[0] == '\0' || is_default)
+		conf_load_note(ld, name->line, key,
+			       "has no effect any more: the latency of an input says how long a line may wait in all");
+	else
+		conf_load_note(ld, name->line, key, "is now %s, and read as that", former->name);
+	return former->name[0] == '\0' || is_default ? NULL : conf_row_find(former->scope, former->name);
+}
+
 static void read_pair(struct conf_load *ld, const struct conf_node *name, const struct conf_node *value,
 		      enum conf_scope scope, const char *key, void *object, struct conf_origin *origin)
 {
@@ -161,10 +174,13 @@ static void read_pair(struct conf_load *ld, const struct conf_node *name, const 
 	}
 	conf_key(path, key, name->text);
 	const struct conf_row *row = conf_row_find(scope, name->text);
-	if (!row) {
+	const struct conf_former *former = conf_former_find(scope, name->text);
+	if (former)
+		row = former_row(ld, former, name, value, path);
+	else if (!row)
 		say_unknown(ld, scope, name, path);
+	if (!row)
 		return;
-	}
 	if (origin->rows[row->index].is_given) {
 		say_double(ld, name->line, path, origin->rows[row->index].line);
 		return;

@@ -77,11 +77,24 @@ static const struct link instead[] = {
 #include <tbl/option.def>
 };
 
+#define FORMER(scope, key, name, word) {CONF_SCOPE_##scope, #key, name, word},
+static const struct conf_former formers[] = {
+#include <tbl/option.def>
+};
+
 const struct conf_row *conf_row_find(enum conf_scope scope, const char *key)
 {
 	for (size_t i = 0; i < CONF_ROWS; i++)
 		if (conf_rows[i].scope == scope && strcmp(conf_rows[i].name, key) == 0)
 			return &conf_rows[i];
+	return NULL;
+}
+
+const struct conf_former *conf_former_find(enum conf_scope scope, const char *key)
+{
+	for (size_t i = 0; i < ARRAY_LEN(formers); i++)
+		if (formers[i].scope == scope && strcmp(formers[i].key, key) == 0)
+			return &formers[i];
 	return NULL;
 }
 
@@ -169,7 +182,6 @@ void conf_row_allowed(const struct conf_row *row, struct text *t)
 		{"BYTES", "a size"},
 		{"AUTO_BYTES", "auto or a size"},
 		{"TIME", "a time"},
-		{"COALESCE", "adaptive, off or a time"},
 		{"REAL", "a number"},
 		{"STRING", "a text"},
 		{"LIST", "a text or a list of texts"},

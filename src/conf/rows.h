@@ -45,8 +45,16 @@ struct conf_row {
 
 extern const struct conf_row conf_rows[CONF_ROWS];
 
+/* A key of earlier versions. */
+struct conf_former {
+	enum conf_scope scope;
+	const char *key, *name, *word;
+};
+
 /* The row of a key, or NULL. */
 const struct conf_row *conf_row_find(enum conf_scope scope, const char *key);
+/* The same of a key of earlier versions. */
+const struct conf_former *conf_former_find(enum conf_scope scope, const char *key);
 /* The key of the scope that was probably meant, or NULL. */
 const char *conf_row_nearest(enum conf_scope scope, const char *key);
 /* Whether the key belongs to inputs or outputs of this type. */

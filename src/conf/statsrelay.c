@@ -46,6 +46,8 @@ static void add_input(struct conf_load *ld, const struct section *s, const struc
 	in->type = type;
 	in->protocol = s->protocol;
 	in->validate = cs->validate;
+	if (!cs->tcp_cork)
+		in->latency = 0;
 	if (conf_list_add(ld, &in->bind, bind, line) == 0)
 		conf_list_add(ld, &in->to, section, line);
 }
@@ -81,8 +83,6 @@ static void set_limits(struct conf_load *ld, struct conf_output *out, const stru
 	if (out->queue_limit > GIB)
 		out->memory_limit = out->queue_limit; /* more than auto gives */
 	out->overflow = CONF_OVERFLOW_DROP_NEWEST;
-	if (!cs->tcp_cork)
-		out->flush_delay = 0;
 	conf_key(key, section, "max_send_queue");
 	if (cs->max_send_queue < min)
 		conf_load_note(ld, origin->rows[ROW_SECTION_max_send_queue].line, key,

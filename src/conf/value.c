@@ -60,14 +60,6 @@ static int parse_time(const struct conf_row *row, const char *s, void *field)
 	return text_parse_time(s, field);
 }
 
-static int parse_coalesce(const struct conf_row *row, const char *s, void *field)
-{
-	if (strcmp(s, "adaptive") != 0)
-		return parse_time(row, s, field);
-	*(uint64_t *)field = CONF_COALESCE_ADAPTIVE;
-	return 0;
-}
-
 /* strtod takes more than we want: spaces, hexadecimal, nan. conf runs in the C locale, whose point is a point. */
 static int parse_real(const struct conf_row *row, const char *s, void *field)
 {
@@ -167,14 +159,6 @@ static void format_time(const void *field, struct text *t)
 		text_add(t, "off");
 }
 
-static void format_coalesce(const void *field, struct text *t)
-{
-	if (*(const uint64_t *)field == CONF_COALESCE_ADAPTIVE)
-		text_add(t, "adaptive");
-	else
-		format_time(field, t);
-}
-
 static void format_real(const void *field, struct text *t)
 {
 	char buf[40];
@@ -258,7 +242,6 @@ static const struct value_type types[] = {
 	{"BYTES", parse_bytes, uint_is_below, format_bytes, NULL},
 	{"AUTO_BYTES", parse_auto_bytes, word_or_uint_is_below, format_bytes, NULL},
 	{"TIME", parse_time, uint_is_below, format_time, NULL},
-	{"COALESCE", parse_coalesce, word_or_uint_is_below, format_coalesce, NULL},
 	{"REAL", parse_real, real_is_below, format_real, NULL},
 	{"STRING", parse_string, NULL, format_string, fini_string},
 	{"LIST", NULL, NULL, format_list, fini_list},

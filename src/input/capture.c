@@ -22,7 +22,6 @@ struct capture_source *capture_source_new(struct input *in, struct endpoint *ep,
 	if (!cs)
 		return NULL;
 	cs->mtu = net_interface_mtu(ep->name);
-	cs->source.receive_buffer_bytes = ep->receive_buffer_bytes;
 	return cs;
 }
 

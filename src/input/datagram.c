@@ -32,7 +32,7 @@ static int datagram_open_endpoint(struct input *in, struct endpoint *ep, struct 
 	struct source *s = source_new(in, ep, fd, sizeof *s);
 	if (!s)
 		return err_set(err, -ENOMEM, "Cannot start: no memory.");
-	s->receive_buffer_bytes = ep->receive_buffer_bytes;
+	s->coalesce.receive_buffer_bytes = ep->receive_buffer_bytes;
 	return 0;
 }
 

@@ -15,6 +15,9 @@
 
 /* -- the table --------------------------------------------------------------------------------------------------- */
 
+/* What a connection's buffer holds of a sender that writes as fast as we let it. */
+enum { STREAM_LATENCY_US = 2500 };
+
 static const struct {
 	enum conf_words word;
 	const struct input_type *type;
@@ -137,6 +140,7 @@ int input_make(struct input *in, const struct conf *cf, size_t place, unsigned n
 	in->cf = &cf->inputs[place];
 	in->index = (unsigned)place;
 	in->n_slots = n_slots;
+	in->hold_us = in->cf->latency;
 	in->type = input_type_of(in->cf);
 	if (!in->type)
 		return err_set(err, -ENOTSUP, "Input \"%s\": this millrace was built without driver %s.", in->cf->name,
@@ -210,6 +214,8 @@ struct source *source_new(struct input *in, struct endpoint *ep, int fd, size_t 
 	s->ep = ep;
 	s->fd = fd;
 	s->lent_by = -1;
+	s->coalesce.latency_us = in->type->is_stream ? MIN(in->cf->latency, (uint64_t)STREAM_LATENCY_US) : in->cf->latency;
+	s->coalesce.n_workers = in->type->is_stream ? 1 : in->n_slots;
 	ev_io_init(&s->io, readable, fd, EV_READ);
 	s->io.data = s;
 	s->next = in->sources;

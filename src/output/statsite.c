@@ -11,9 +11,9 @@
 #include "types.h"
 
 enum {
-	/* Under dense traffic the worker turns every 1 to 2.5 ms (src/input/coalesce.c) and flushes then; the timer is for
-	 * when that stops, and must not add wake-ups of its own. A little early is no reason to wait for the next turn. */
-	FLUSH_SLACK_US = 3000,
+	/* Under dense traffic what is due is sent at the worker's turns (src/input/coalesce.c); the timer is for when these
+	 * stop, and must not add wake-ups of its own. A little early is no reason to wait for the next turn. */
+	FLUSH_SLACK_US = 1000,
 	FLUSH_EARLY_US = 500,
 };
 enum { TRIM_MS = 500, TRIM_MORE_MS = 10, ROUTE_LINES = 32 };
@@ -147,8 +147,7 @@ static void statsite_send(struct output *out, struct batch *b)
 static bool may_wait(const struct statsite *st, const struct backend *be)
 {
 	const struct output *out = st->out;
-	return out->dense && !st->is_draining &&
-	       st->now_us + FLUSH_EARLY_US < be->due_since_us + out->cf->flush_delay &&
+	return !st->is_draining && st->now_us + FLUSH_EARLY_US < be->due_since_us + out->hold_us &&
 	       queue_unsent_bytes(&be->queue) < SEND_BYTES;
 }
 
@@ -164,7 +163,7 @@ static void statsite_pump(struct output *out, uint64_t now_us)
 		backend_account(be);
 	}
 	if (be != NULL && !ev_is_active(&st->flush_timer)) {
-		double wait_us = (double)(be->due_since_us + out->cf->flush_delay + FLUSH_SLACK_US - st->now_us);
+		double wait_us = (double)(be->due_since_us + out->hold_us + out->turn_us + FLUSH_SLACK_US - st->now_us);
 		ev_timer_set(&st->flush_timer, wait_us / 1e6, 0.);
 		ev_timer_start(out->loop, &st->flush_timer);
 	}

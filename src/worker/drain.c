@@ -161,8 +161,10 @@ static uint64_t found_now(struct worker *w, struct source *s, uint64_t found, ui
 	if (s->in->type->is_paced)
 		return 0;
 	bool was_dense = s->coalesce.dense;
-	uint64_t wait_us =
-	    coalesce_wait_us(&s->coalesce, s->in->cf, s->receive_buffer_bytes, clock_us(), found, bytes);
+	/* of a stream, whose reads are as long as we let them become, the reads count */
+	uint64_t wait_us = coalesce_wait_us(&s->coalesce, clock_us(), found, s->in->type->is_stream ? 0 : bytes);
+	s->in->wait_us = wait_us;
+	s->in->hold_us = coalesce_hold_us(&s->coalesce);
 	w->dense_sources += (unsigned)s->coalesce.dense - (unsigned)was_dense;
 	return w->stage == WORKER_SERVING ? wait_us : 0;
 }

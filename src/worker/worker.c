@@ -215,6 +215,18 @@ static void go_on_draining(struct worker *w)
 	}
 }
 
+/* How long what is in hand may stay, for a fuller segment. */
+static void set_hold(const struct worker *w, struct output *out)
+{
+	bool is_dense = w->dense_sources > 0 && w->stage == WORKER_SERVING;
+	out->hold_us = is_dense ? UINT64_MAX / 2 : 0;
+	out->turn_us = 0;
+	for (size_t i = 0; i < w->n_inputs && is_dense; i++) {
+		out->hold_us = MIN(out->hold_us, w->inputs[i].hold_us);
+		out->turn_us = MAX(out->turn_us, w->inputs[i].wait_us);
+	}
+}
+
 static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int events)
 {
 	(void)loop, (void)events;
@@ -222,7 +234,7 @@ static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int ev
 	uint64_t now_us = clock_us();
 	for (size_t i = 0; i < w->n_outputs; i++) {
 		struct output *out = &w->outputs[i];
-		out->dense = w->dense_sources > 0 && w->stage == WORKER_SERVING;
+		set_hold(w, out);
 		out->type->pump(out, now_us);
 	}
 	publish_all(w);

@@ -127,7 +127,6 @@ static double run_statsite(uint64_t n_lines)
 	    .overflow = CONF_OVERFLOW_BLOCK, /* as send() of the other one waits */
 	    .queue_limit = 64 * MIB,
 	    .memory_limit = GIB,
-	    .flush_delay = 5000,
 	    .max_datagram = 1432,
 	    .reconnect_min = 250000,
 	    .reconnect_max = 10000000,
@@ -146,7 +145,7 @@ static double run_statsite(uint64_t n_lines)
 	out.page = stats_slot_page(st, 0, 0);
 	out.n_slots = 1;
 	out.on_room = no_room;
-	out.dense = true;
+	out.hold_us = 5000;
 	BUG_ON(out.type->open(&out, &err) < 0);
 	for (unsigned up = 0; up < n_backends;) {
 		ev_run(out.loop, EVRUN_ONCE);

@@ -91,14 +91,14 @@ def test_many_options_together(bench):
     sender = load(bench)
     sink.wait_lines(2000)
     pids = millrace.worker_pids()
-    config.inputs = {"udp": '{ type: udp, bind: "127.0.0.1:{port}", to: [out], budget: 3, coalesce: off, coalesce_max: 5ms }',
+    config.inputs = {"udp": '{ type: udp, bind: "127.0.0.1:{port}", to: [out], budget: 3, latency: off }',
                      "tcp": '{ type: tcp, bind: "127.0.0.1:{port}", to: [out], idle_timeout: 1h }'}
     first, lines = config.reload(
-        output=", queue_limit: 1MiB, overflow: drop_oldest, flush_delay: 1ms, max_datagram: 512, reconnect_min: 100ms, "
+        output=", queue_limit: 1MiB, overflow: drop_oldest, max_datagram: 512, reconnect_min: 100ms, "
                "reconnect_max: 1s, user_timeout: 9s",
         top="drain_timeout: 3s\nstart_timeout: 9s\nper_second_stats: true\nlog_level: debug")
-    assert first == "15 changes, applied by rolling the workers", lines
-    assert "outputs.out.queue_limit: 64MiB -> 1MiB" in lines and "inputs.udp.coalesce: adaptive -> off" in lines
+    assert first == "13 changes, applied by rolling the workers", lines
+    assert "outputs.out.queue_limit: 64MiB -> 1MiB" in lines and "inputs.udp.latency: 20ms -> off" in lines
     millrace.wait_line(r"last second: \d+ packets")
     here = sink.report()["lines"]
     sink.wait_lines(here + 2000)

@@ -321,7 +321,6 @@ static inline void rig_init(unsigned n)
 	    .overflow = CONF_OVERFLOW_DROP_NEWEST,
 	    .queue_limit = 64 * MIB,
 	    .memory_limit = GIB,
-	    .flush_delay = 5000,
 	    .max_datagram = 1432,
 	    .reconnect_min = 20000,
 	    .reconnect_max = 200000,

@@ -183,13 +183,13 @@ START_TEST(native_tree)
 	ck_assert_uint_eq(cf->n_inputs, 4);
 	ck_assert_int_eq(cf->inputs[0].type, CONF_INPUT_TYPE_UDP);
 	ck_assert_uint_eq(cf->inputs[0].receive_buffer, 32 * MIB);
-	ck_assert_uint_eq(cf->inputs[0].coalesce, CONF_COALESCE_ADAPTIVE);
+	ck_assert_uint_eq(cf->inputs[0].latency, 20000);
 	ck_assert_uint_eq(cf->inputs[0].n_outputs, 2);
 	ck_assert_ptr_eq(cf->inputs[0].outputs[1], raw);
 	ck_assert_int_eq(cf->inputs[0].to.lines[0], 11);
 	ck_assert_uint_eq(cf->inputs[1].bind.n, 3);
 	ck_assert_uint_eq(cf->inputs[1].idle_timeout, 90000000);
-	ck_assert_uint_eq(cf->inputs[3].coalesce, 500);
+	ck_assert_uint_eq(cf->inputs[3].latency, 500); /* from its former name */
 	ck_assert_str_eq(cf->inputs[2].mode, "0600");
 	ck_assert_uint_eq(shards->n_backends, 4);
 	ck_assert_uint_eq(shards->n_inputs, 4);
@@ -199,7 +199,6 @@ START_TEST(native_tree)
 	ck_assert_str_eq(conf_backend_address(&shards->backends[2], buf, sizeof(buf)), "[2001:db8::3]:8125");
 	ck_assert(shards->backends[2].weight > 2.4 && shards->backends[3].weight < 0.1);
 	ck_assert_str_eq(shards->backends[3].name, "four");
-	ck_assert_uint_eq(shards->flush_delay, 0);
 	ck_assert_uint_eq(raw->n_backends, 2);
 	ck_assert_uint_eq(raw->n_shards, 4);
 	ck_assert(raw->shards[0] == 0 && raw->shards[1] == 1 && raw->shards[2] == 0 && raw->shards[3] == 0);
@@ -227,8 +226,8 @@ START_TEST(statsrelay_tree)
 	ck_assert_uint_eq(statsd->queue_limit, 128 * MIB);
 	ck_assert_uint_eq(statsd->n_backends, 2);
 	ck_assert(statsd->shards[0] == 0 && statsd->shards[1] == 0 && statsd->shards[2] == 1 && statsd->shards[3] == 0);
-	ck_assert_uint_eq(statsd->flush_delay, 5000);
-	ck_assert_uint_eq(carbon->flush_delay, 0); /* tcp_cork: false */
+	ck_assert_uint_eq(cf->inputs[0].latency, 20000);
+	ck_assert_uint_eq(cf->inputs[2].latency, 0); /* tcp_cork: false */
 	ck_assert_uint_eq(carbon->n_backends, 3);
 	ck_assert_int_eq(carbon->backends[1].transport, CONF_TRANSPORT_UDP);
 	conf_free(cf);

@@ -107,10 +107,9 @@ START_TEST(dense_traffic_gathers_and_sparse_does_not)
 {
 	rig_init(1);
 	rig_listen(0, 1);
-	rig.co.flush_delay = 50000;
 	rig_open();
 	RIG_WAIT(rig_backend(0)->up);
-	rig.out->dense = true;
+	rig.out->hold_us = 50000;
 	uint64_t start_us = clock_us(), sends = rig_backend(0)->sends;
 	rig_send(10, 0);
 	rig_turn();
@@ -121,10 +120,10 @@ START_TEST(dense_traffic_gathers_and_sparse_does_not)
 	rig_send(8000, 0); /* more than 64 KiB goes at once */
 	MUST(rig_backend(0)->sends > sends + 1);
 	MUST(queue_unsent_bytes(&((struct statsite *)rig.out->impl)->backends[0]->queue) < SEND_BYTES);
-	rig.out->dense = false;
+	rig.out->hold_us = 0;
 	rig.out->type->pump(rig.out, clock_us());
 	MUST(rig_backend(0)->queued_records == 0);
-	rig.out->dense = true;
+	rig.out->hold_us = 50000;
 	rig_send(1, 0);
 	rig.out->type->drain(rig.out); /* waits for nothing */
 	MUST(rig_backend(0)->queued_records == 0);
