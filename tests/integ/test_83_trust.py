@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """A worker reads the network, so a worker may be somebody else's. What it can write is overwritten, then it dies: the
 master and the siblings live, the service goes on, and the account says that its numbers are not to be believed."""
+import ctypes
 import json
 import os
 import random
 import re
 import signal
+import socket
 import struct
 import urllib.request
 from pathlib import Path
@@ -127,6 +129,63 @@ def test_at_random(bench):
         relay.millrace.wait_line(rf"worker {seed % 4}'s numbers are not to be believed")
     relay.serve()
     relay.millrace.check()
+
+
+LINK_MESSAGE = struct.Struct("<IIIIQ264s1024s")
+LINK_VERSION, LINK_TYPES, LINK_DONE, LINK_PEERS, LINK_TERM = 1, 16, 6, 7, 13
+
+
+def link_of(pid):
+    """A copy of the worker's end of its link: the first of its sequenced packet sockets."""
+    pidfd_getfd, libc = 438, ctypes.CDLL(None, use_errno=True)
+    process = os.pidfd_open(pid)
+    try:
+        for fd in sorted(map(int, os.listdir(f"/proc/{pid}/fd"))):
+            copy = libc.syscall(pidfd_getfd, process, fd, 0)
+            if copy != -1 and os.path.basename(os.readlink(f"/proc/self/fd/{copy}")).startswith("socket:"):
+                s = socket.socket(fileno=copy)
+                if (s.family, s.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+                    return s
+                s.close()
+            elif copy != -1:
+                os.close(copy)
+    finally:
+        os.close(process)
+    raise AssertionError("no link")
+
+
+def nonsense(r):
+    """A message, mostly of a shape that is known, and sometimes a descriptor with it."""
+    if r.random() < 0.1:
+        return r.randbytes(r.choice([0, 1, 4, 100, LINK_MESSAGE.size - 1, LINK_MESSAGE.size, 4000])), r.random() < 0.5
+    kind = r.choice([LINK_DONE, LINK_PEERS, LINK_TERM, r.randrange(LINK_TYPES), r.getrandbits(32)])
+    slot = r.choice([0, 1, 64, r.getrandbits(32)])
+    name = r.choice([b"udp_1", b"x" * 264, r.randbytes(264), b"%s%n" * 60])
+    text = r.choice([b"1.2.3.4:1,[::1]:65535", b",:" * 512, r.randbytes(1024), b"127.0.0.1 or 1=1:9"])
+    return LINK_MESSAGE.pack(LINK_VERSION, kind, slot, 0, r.getrandbits(64), name, text), r.random() < 0.2
+
+
+def test_a_worker_that_says_nonsense(bench):
+    """What a worker may say is heard, what no worker says is its end; the master and the siblings live."""
+    relay = Relay(bench, workers=4)
+    relay.millrace.expected_errors += ["says what no worker says", "cannot work:"]
+    r, said = random.Random(1), 0
+    sibling = wait_ready(relay.millrace)[3]
+    for slot in range(3):
+        pid = wait_ready(relay.millrace, [slot])[slot]
+        with link_of(pid) as link:
+            for _ in range(400):
+                text, has_fd = nonsense(r)
+                try:
+                    socket.send_fds(link, [text], [link.fileno()] if has_fd else [], socket.MSG_NOSIGNAL)
+                    said += 1
+                except OSError:
+                    break  # it was killed
+        relay.millrace.wait_line(rf"worker {slot} (says what no worker says|\(pid {pid}\))")
+    assert said > 3
+    relay.serve()
+    relay.millrace.check()
+    assert wait_ready(relay.millrace, [3])[3] == sibling
 
 
 def test_what_a_child_may_write(bench):
