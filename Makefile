@@ -91,7 +91,7 @@ LIB_OBJ  := $(filter-out $B/obj/src/input/dpdk%,$(LIB_OBJ))
 TESTS    := $(filter-out %test_rss.c %test_dpdk_args.c %test_dpdk_ring.c,$(TESTS))
 endif
 
-.PHONY: all deps run check check-unit check-pure check-fuzz check-integ test soak bench bench-packets bench-seed fuzz lint install uninstall deb image docs clean help
+.PHONY: all deps run check check-unit check-pure check-fuzz check-integ check-threads test soak bench bench-packets bench-seed fuzz lint install uninstall deb image docs clean help
 .SECONDARY:
 
 all: $(PROGRAMS:%=$B/%) $B/fastcapa $B/docs $B/tests/fail_nth.so $(DPDK_SENDER) ## build all programs into build/
@@ -129,7 +129,14 @@ check-fuzz: $(FUZZERS:tests/fuzz/%.c=$B/tests/%)
 check-integ: all ## the real program against real peers
 	@$(PYTHON) -m pytest -q -n $(JOBS) --dist load -m 'not soak' tests/integ
 
-soak: all ## the sizes that the issues state
+# What has threads: the Kafka output's, librdkafka's, the resolver's.
+THREADED := $(if $(HAS_KAFKA),kafka kafka_again kafka_handover) resolve
+check-threads: ## unit tests of what has threads, under thread sanitizer
+	@$(MAKE) -j$(JOBS) B=build/tsan SAN=thread $(THREADED:%=build/tsan/tests/test_%)
+	@for t in $(THREADED); do echo "$$t"; CK_TIMEOUT_MULTIPLIER=20 \
+		TSAN_OPTIONS="suppressions=tests/unit/tsan.supp report_thread_leaks=0" build/tsan/tests/test_$$t || exit 1; done
+
+soak: all check-threads ## the sizes that the issues state
 	@$(PYTHON) -m pytest -q -m soak tests/integ
 
 bench: all $(BENCHES:tests/bench/%.c=$B/tests/%) ## CPU per line beside the floor, as ratios
@@ -203,7 +210,7 @@ $(eval $(call tool,millrace-kafka,kafka))
 $B/docs: $B/obj/tools/docs.o $(filter $B/obj/src/base/% $B/obj/src/conf/%,$(LIB_OBJ))
 	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-$B/tests/test_%: $B/obj/tests/unit/test_%.o $B/libmillrace.a
+$B/tests/test_%: $B/obj/tests/unit/test_%.o $(if $(filter thread,$(SAN)),$B/obj/tests/unit/c11_threads.o) $B/libmillrace.a
 	@mkdir -p $(@D)
 	$Q$(CC) $(LDFLAGS) -o $@ $^ $(LIBS_check) $(LIBS) -lpthread
 

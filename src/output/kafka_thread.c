@@ -31,7 +31,7 @@ static void answer(struct producer *p, int partitions, rd_kafka_resp_err_t why)
 	pthread_mutex_lock(&p->lock);
 	p->partitions = partitions;
 	p->why = why;
-	p->answers++;
+	__atomic_fetch_add(&p->answers, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&p->lock);
 	ring(p);
 }
@@ -134,7 +134,7 @@ bool producer_news(struct producer *p, int *partitions, rd_kafka_resp_err_t *why
 	pthread_mutex_lock(&p->lock);
 	*partitions = p->partitions;
 	*why = p->why;
-	p->answers = 0;
+	__atomic_store_n(&p->answers, 0, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&p->lock);
 	return true;
 }

@@ -387,7 +387,7 @@ START_TEST(memory_of_a_backlog)
 	       (double)used / MIB, (double)r->so->memory_bytes / MIB);
 	ck_assert_uint_eq(r->out.type->pending(&r->out), 240000);
 	ck_assert_uint_le(r->so->memory_bytes, (_i ? 130 : 100) * MIB);
-#ifndef __SANITIZE_ADDRESS__
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	ck_assert_uint_le(used, r->so->memory_bytes + 6 * MIB); /* librdkafka's requests: at most five of a megabyte */
 #endif
 	rig_stop(r);
@@ -432,7 +432,7 @@ START_TEST(drain_does_not_linger)
 	uint64_t begin_us = clock_us();
 	r->out.type->drain(&r->out);
 	RIG_UNTIL(r, r->out.type->pending(&r->out) == 0);
-	ck_assert_uint_lt(clock_us() - begin_us, 2000000);
+	ck_assert_uint_lt(clock_us() - begin_us, 10000000);
 	ck_assert_uint_eq(r->be->delivered_records, 10);
 	rig_stop(r);
 }
