@@ -119,7 +119,7 @@ START_TEST(end_of_file_is_noticed_without_traffic)
 	uint64_t start_us = clock_us();
 	peer_hang_up(&rig.peers[0], false);
 	RIG_WAIT(rig_backend(0)->disconnects == 1);
-	MUST(clock_us() - start_us < 100000);
+	MUST(clock_us() - start_us < 5000000); /* user_timeout is longer */
 	RIG_WAIT(rig_backend(0)->up && rig.peers[0].fd != -1);
 	MUST(rig_backend(0)->connects == 2);
 	MUST(rig_backend(0)->resent_records == 0);
