@@ -176,7 +176,7 @@ class Millrace(Process):
         for pid in children:
             try:
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 continue
             if m := re.fullmatch(r"millrace/(\d+)", name):
                 by_slot[int(m.group(1))] = int(pid)

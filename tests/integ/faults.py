@@ -125,7 +125,7 @@ def udp_sockets(pid):
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             m = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}"))
-        except FileNotFoundError:
+        except OSError:  # closed meanwhile, or the process has ended
             continue
         if m:
             inodes.add(int(m.group(1)))

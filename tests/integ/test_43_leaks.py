@@ -21,7 +21,7 @@ def descriptors(pid):
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             kinds.append(os.readlink(f"/proc/{pid}/fd/{fd}").split(":")[0])
-        except FileNotFoundError:
+        except OSError:  # closed meanwhile, or the process has ended
             pass
     return sorted(kinds)
 

@@ -49,7 +49,7 @@ def internet_sockets(pid, *tables):
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             held |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")))
-        except FileNotFoundError:
+        except OSError:  # closed meanwhile, or the process has ended
             pass
     listed = {line.split()[9] for table in tables
               for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]}

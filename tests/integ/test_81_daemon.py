@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BUILD, Millrace, free_port, wait_for
+from faults import is_alive
 from peers import Collector, config, needs_root, statsite
 
 
@@ -46,7 +47,7 @@ class Daemon(Millrace):
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def is_alive(self):
-        return Path(f"/proc/{self.n}/stat").exists() and Path(f"/proc/{self.n}/stat").read_text().split()[2] != "Z"
+        return is_alive(self.n)
 
     def end(self, sig=signal.SIGTERM):
         if self.is_alive():

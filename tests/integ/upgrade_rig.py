@@ -68,7 +68,7 @@ def children(millrace):
     for pid in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         name = stat[stat.index("(") + 1:stat.rindex(")")]
         state = stat[stat.rindex(")") + 2]
