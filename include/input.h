@@ -230,8 +230,13 @@ void receive_free(struct receive *all); /* NULL is fine */
 struct receive_batch *receive_batch(struct receive *all, unsigned slot, unsigned which, unsigned input);
 /* Master: no worker has an input of this index any more: gives the memory back; who comes next finds zeros. */
 void receive_forget(struct receive *all, unsigned input);
-/* Master: the descriptor of them all; borrowed. */
+/* Master: the file of a process, for the program after us; borrowed. */
 int receive_fd(const struct receive *all, unsigned slot, unsigned which);
+/* Master: the batches of a worker that the program before us started, by input index of that program; takes fd.
+ * Children do not have them. NULL: they are not laid out as ours. receive_let_go: NULL is fine. */
+enum { RECEIVE_VERSION = 1 }; /* of struct receive_batch: another one, another number */
+struct receive_batch *receive_adopt(int fd, int64_t version);
+void receive_let_go(struct receive_batch *batches);
 /* A child, right after fork: gives up the mappings of all others; RECEIVE_NOBODY as slot: all. */
 #define RECEIVE_NOBODY UINT32_MAX
 void receive_child(struct receive *all, unsigned slot, unsigned which);

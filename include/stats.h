@@ -324,6 +324,8 @@ void stats_belief_note(struct stats_belief *b, unsigned slot, unsigned which, ui
  * names of things and counters; what was imported before is replaced. Not published. Who feeds whom is not in it. */
 struct stats_copy;
 void stats_import(struct stats *st, struct stats_page *to, const struct stats_copy *from);
+/* … where one of its inputs or outputs is here; -1: there is no place left. */
+int stats_import_place(struct stats *st, const struct stats_copy *from, enum stats_scope scope, unsigned index);
 /* … and what its master counted of endpoints is added to ours; once. But not what the kernel counts of a socket since it
  * was made, where we have the same socket. */
 void stats_import_endpoints(struct stats *st, const struct stats_copy *from);

@@ -122,6 +122,29 @@ void receive_child(struct receive *all, unsigned slot, unsigned which)
 		}
 }
 
+/* -- of the program before us ---------------------------------------------------------------------------------------- */
+
+struct receive_batch *receive_adopt(int fd, int64_t version)
+{
+	struct stat sb;
+	void *m = MAP_FAILED;
+	if (version == RECEIVE_VERSION && fstat(fd, &sb) == 0 && sb.st_size == (off_t)file_bytes)
+		m = mmap(NULL, file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (fd != -1)
+		close(fd);
+	if (m == MAP_FAILED)
+		return NULL;
+	madvise(m, file_bytes, MADV_DONTDUMP);
+	madvise(m, file_bytes, MADV_DONTFORK);
+	return m;
+}
+
+void receive_let_go(struct receive_batch *batches)
+{
+	if (batches)
+		munmap(batches, file_bytes);
+}
+
 /* -- after a death ----------------------------------------------------------------------------------------------- */
 
 /* At most so many lines: one for each newline, and one for what follows the last. */

@@ -56,6 +56,13 @@ static void count_unbelievable(const struct slot *s)
 	stats_publish(s->m->page);
 }
 
+void death_in_hand_unknown(const struct slot *s)
+{
+	log_error("worker %u's numbers are not to be believed: what it had read and not handed over is not known",
+		  s->number);
+	count_unbelievable(s);
+}
+
 /* Whether its numbers can be believed; else what stands in the page now is of a moment before. */
 static bool take_page(struct master *m, const struct worker_process *p)
 {
@@ -83,11 +90,8 @@ static uint64_t account_inputs(struct master *m, const struct worker_process *p,
 			receive_clear(r);
 		in_hand += input_lost_at_death(&m->inputs[i], r, p->page, &can_be);
 	}
-	if (!can_be) {
-		log_error("worker %u's numbers are not to be believed: what it had read and not handed over is not known",
-			  p->slot->number);
-		count_unbelievable(p->slot);
-	}
+	if (!can_be)
+		death_in_hand_unknown(p->slot);
 	return in_hand;
 }
 

@@ -26,6 +26,17 @@ static void describe_files(const struct master *m, struct text *t)
 	}
 }
 
+static void describe_input(const struct input *in, struct text *t)
+{
+	state_key(t, "input");
+	state_word(t, in->cf->name);
+	state_number(t, in->index);
+	state_number(t, in->type->is_stream);
+	state_number(t, in->type->is_packets);
+	state_number(t, in->wants_lines);
+	state_number(t, in->wants_items);
+}
+
 static void describe_slot(const struct slot *s, struct text *t)
 {
 	const struct stats_slot *st = stats_slot(s->m->page, s->number);
@@ -45,6 +56,8 @@ static void describe_slot(const struct slot *s, struct text *t)
 		state_number(t, p == s->now);
 		state_number(t, p->is_ready);
 		state_number(t, p->is_leaving);
+		state_number(t, receive_fd(s->m->receive, s->number, k));
+		state_number(t, RECEIVE_VERSION);
 	}
 }
 
@@ -83,10 +96,8 @@ void state_describe(const struct master *m, struct text *t)
 	state_key(t, "started");
 	state_number(t, (int64_t)stats_master(m->page)->started_us);
 	describe_files(m, t);
-	for (size_t i = 0; i < m->n_inputs; i++) {
-		state_key(t, "input");
-		state_word(t, m->inputs[i].cf->name);
-	}
+	for (size_t i = 0; i < m->n_inputs; i++)
+		describe_input(&m->inputs[i], t);
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		state_key(t, "output");
 		state_word(t, m->outputs[i].cf->name);

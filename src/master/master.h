@@ -32,7 +32,8 @@ struct worker_process {
 	struct stats_page *page;
 	uint64_t generation; /* of the configuration that it has, or had */
 	uint64_t marking;    /* of its page: generation_mark_page */
-	bool is_foreign;     /* of the program before: its page is not ours */
+	bool is_foreign;     /* of the program before: its page is not ours, … */
+	struct receive_batch *batches; /* … and it reads into these; NULL: not known */
 	bool is_ready;	     /* it said so */
 	bool is_leaving;     /* it was told to hand over and leave */
 	bool was_told;	     /* by a signal to end: its exit report is news */
@@ -224,12 +225,17 @@ void resume_endpoints(struct master *m);
 bool resume_fill(struct output *out); /* with the map of the rehearsal; false: there is none */
 void resume_slots(struct master *m);
 void resume_go(struct master *m);
+/* A worker of the program before has ended: as death_account, but what it had queued is lost when the last of them has
+ * ended. */
+void resume_died(struct worker_process *p, bool left_clean, struct text *t);
 void resume_look(struct master *m); /* a worker has ended */
 bool resume_is_done(void); /* also: nothing was resumed */
 
 /* death.c: takes over the page of the process that has ended, if its numbers can be believed, and counts what it had in
  * memory, unless it has counted that itself (left_clean). Adds a clause for people to `t`. */
 void death_account(struct master *m, const struct worker_process *p, bool left_clean, struct text *t);
+/* … what it had read and not handed over cannot be known: says and counts that. */
+void death_in_hand_unknown(const struct slot *s);
 /* … what stands in a page as queued or in flight. Returns records. */
 uint64_t death_account_page(struct stats_page *page);
 

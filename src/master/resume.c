@@ -2,7 +2,8 @@
  *
  * resume: this program was executed in the place of another one (upgrade.h): takes over what that one had, by names. Its
  * workers go on serving meanwhile, and are rolled then as a reload does. Their counters stay in all sums: they are added,
- * by name, to the page behind the last slot's, each half second and once more when the last of them has ended. Master only.
+ * by name, to the page behind the last slot's, each half second and once more when the last of them has ended; what one
+ * that was killed had read and not handed over goes into the other page there. Master only.
  */
 #include "upgrade.h"
 
@@ -25,6 +26,9 @@ struct resume {
 	struct stats_copy *copy;
 	int page; /* of ours that they go to; -1: none is left */
 	unsigned n_slots;
+	const struct worker_process *dead; /* in resume_died */
+	uint64_t in_hand;
+	bool can_be;
 	struct ev_timer import;
 };
 
@@ -263,10 +267,12 @@ static void read_slot(struct master *m, const struct state_line *line)
 static void read_worker(struct master *m, const struct state_line *line)
 {
 	int64_t number = state_int(line, 0, -1), which = state_int(line, 1, -1);
-	int link = take_fd(line, 3);
+	int link = take_fd(line, 3), fd = take_fd(line, 7);
+	struct receive_batch *batches = receive_adopt(fd, state_int(line, 8, 0));
 	pid_t pid = (pid_t)state_int(line, 2, 0);
 	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1) {
 		close(link); /* the worker meets the end of its link, and leaves */
+		receive_let_go(batches);
 		return;
 	}
 	struct slot *s = &m->slots[number];
@@ -275,9 +281,11 @@ static void read_worker(struct master *m, const struct state_line *line)
 	if (r != 0) {
 		log_error("upgrade: worker %u (pid %d) cannot be taken over: %s", s->number, (int)pid, strerror(-r));
 		close(link);
+		receive_let_go(batches);
 		return;
 	}
 	p->is_foreign = true;
+	p->batches = batches;
 	p->is_ready = state_int(line, 5, 0) != 0;
 	p->is_leaving = p->has_left = state_int(line, 6, 0) != 0;
 	if (p->is_leaving)
@@ -326,6 +334,51 @@ static void import(struct resume *r)
 	struct stats_page *page = stats_slot_page(r->m->stats, (unsigned)r->page, 0);
 	stats_import(r->m->stats, page, r->copy);
 	generation_mark_page(r->m, page);
+}
+
+/* What a dead worker had read of one input and not published. */
+static void count_in_hand(struct master *m, const struct state_line *line)
+{
+	struct resume *r = the_resume;
+	int64_t index = state_int(line, 1, -1);
+	struct input_type type = {.is_stream = state_int(line, 2, 0) != 0, .is_packets = state_int(line, 3, 0) != 0};
+	struct input in = {
+	    .type = &type,
+	    .wants_lines = state_int(line, 4, 0) != 0,
+	    .wants_items = state_int(line, 5, 0) != 0,
+	};
+	if (index < 0 || index >= stats_copy_entries(r->copy, STATS_INPUT))
+		return;
+	int ours = stats_import_place(m->stats, r->copy, STATS_INPUT, (unsigned)index), slot = (int)r->dead->slot->number;
+	if (ours == -1)
+		return;
+	struct stats_page *page = stats_slot_page(m->stats, (unsigned)r->page, 1);
+	struct stats_input *st = stats_input(page, (unsigned)ours);
+	st->unfinished_lines = stats_named(r->copy, slot, STATS_INPUT, (unsigned)index, "unfinished_lines");
+	st->open_connections = stats_named(r->copy, slot, STATS_INPUT, (unsigned)index, "open_connections");
+	in.index = (unsigned)ours;
+	r->in_hand += input_lost_at_death(&in, &r->dead->batches[index], page, &r->can_be);
+}
+
+void resume_died(struct worker_process *p, bool left_clean, struct text *t)
+{
+	struct resume *r = the_resume;
+	text_add(t, "; it was of the program before");
+	if (!left_clean && r->page != -1) {
+		import(r);
+		r->dead = p;
+		r->in_hand = 0;
+		r->can_be = p->batches != NULL;
+		if (p->batches)
+			each_line(p->slot->m, "input", count_in_hand);
+		stats_publish(stats_slot_page(p->slot->m->stats, (unsigned)r->page, 1));
+		text_add(t, "; lost at most %llu records that it had read and not yet handed over, and what it had queued",
+			 (unsigned long long)r->in_hand);
+		if (!r->can_be)
+			death_in_hand_unknown(p->slot);
+	}
+	receive_let_go(p->batches);
+	p->batches = NULL;
 }
 
 static bool has_foreign(const struct master *m)

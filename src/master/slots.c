@@ -229,7 +229,7 @@ static void report(struct worker_process *p, int status, bool left_clean, bool i
 	snprintf(name, sizeof(name), "worker %u", s->number);
 	process_report(&p->child.process, name, status, &t);
 	if (p->is_foreign)
-		text_add(&t, "; it was of the program before"); /* resume.c counts what it had */
+		resume_died(p, left_clean, &t);
 	else
 		death_account(s->m, p, left_clean, &t);
 	if (is_news)

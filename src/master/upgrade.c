@@ -166,8 +166,10 @@ static void inherit_all(const struct master *m, bool is_inherited)
 	for (unsigned i = 0; i < m->n_slots; i++)
 		for (unsigned k = 0; k < ARRAY_LEN(m->slots[i].processes); k++) {
 			const struct child *c = &m->slots[i].processes[k].child;
-			if (child_is_there(c))
-				set_inherited(c->link.fd, is_inherited);
+			if (!child_is_there(c))
+				continue;
+			set_inherited(c->link.fd, is_inherited);
+			set_inherited(receive_fd(m->receive, i, k), is_inherited);
 		}
 	for (unsigned i = 0; i < stats_files(m->stats); i++)
 		set_inherited(stats_reader_fd(m->stats, i), is_inherited);

@@ -24,6 +24,11 @@ static int find(struct stats *st, enum stats_scope scope, const struct stats_ent
 	return index;
 }
 
+int stats_import_place(struct stats *st, const struct stats_copy *from, enum stats_scope scope, unsigned index)
+{
+	return find(st, scope, stats_copy_entry(from, scope, index), 0);
+}
+
 static uint64_t *draft(struct stats_page *p, enum stats_scope scope, unsigned index)
 {
 	return scope == STATS_INPUT    ? (uint64_t *)stats_input(p, index)

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from conftest import BUILD, ROOT, free_port, wait_for
-from faults import Counters, Sender, is_alive, wait_ready, wait_settled
+from faults import Counters, Sender, is_alive, wait_ready, wait_settled, wait_stopped
 from peers import Collector, client, needs_root
 from upgrade_rig import FAULTS, compiled, refuse, set_fault, start, wait_children
 
@@ -128,6 +128,43 @@ def test_a_worker_is_killed_while_it_makes_place(bench):
     counters = wait_settled(millrace)
     assert counters.lost_at_death() == lines == counters.sum("input", "received_lines")
     assert counters.unbalanced() == []
+
+
+def test_a_batch_in_the_hand_of_a_worker_that_is_killed(bench):
+    """What it had read and not handed over is counted, too: of the datagrams the lines, of the streams what had begun."""
+    sink = bench.sink("--number", "--stall", "--rcvbuf", "8KiB")
+    config, millrace = start(bench, sink.addresses, workers=1, output=", queue_limit: 128KiB, overflow: block")
+    pid = wait_ready(millrace)[0]
+    with client(bench, "tcp") as a:
+        a.sendall(b"half:")
+        wait_for(lambda: Counters(millrace).sum("input", "unfinished_lines") == 1, "the half to be read")
+        os.kill(pid, signal.SIGSTOP)
+        wait_stopped([pid])
+        sent = bench.replay("--number", "--lines", 300000, "--bytes", 8900, "--flat-out")
+        os.kill(pid, signal.SIGCONT)  # finds full batches of 64 datagrams, more than the queue takes
+        before = wait_for(lambda: (lambda c: c if c.sum("input", "held", input="udp") and c.sum("output", "held_records") else None)(
+            Counters(millrace)), "the input to be held")
+        os.kill(pid, signal.SIGSTOP)
+        wait_stopped([pid])
+        asker = subprocess.Popen([BUILD / "millracectl", "-s", millrace.control, "upgrade"], stdout=subprocess.PIPE, text=True)
+        millrace.wait_line("its workers make place")
+        os.kill(pid, signal.SIGKILL)
+        millrace.wait_line(r"killed by signal 9 .*; it was of the program before; lost at most [1-9]\d* records that it had read")
+        assert "upgraded" in asker.communicate(timeout=20)[0]
+    sink.ask("stall off")
+    counters = wait_settled(millrace, sent["datagrams"])
+    assert counters.kernel_drops() == 0
+    # at most one more for each of the 64: what may follow the last newline
+    assert 0 <= counters.sum("input", "received_lines", input="udp") - sent["lines"] <= 64
+    assert counters.sum("input", "lost_at_death_lines", input="tcp") == 1 == counters.sum("input", "lost_at_death_connections")
+    assert counters.sum("input", "lost_at_death_lines", input="udp") > 0
+    assert counters.sum("input", "lost_at_death_datagrams") == 0, "the held batch's datagrams were counted before"
+    assert counters.sum("output", "lost_at_death_records") >= before.sum("output", "held_records")
+    report = sink.wait_lines(counters.sum("backend", "delivered_records"))
+    missing = sent["lines"] - report["distinct"]
+    assert 0 < missing <= counters.lost_at_death() + counters.at_risk()
+    assert counters.unbalanced() == []
+    millrace.check()
 
 
 def test_totals_never_go_down(bench):

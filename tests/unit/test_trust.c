@@ -308,6 +308,30 @@ START_TEST(test_batch)
 }
 END_TEST
 
+/* As the program after us has them; none that are laid out otherwise. */
+START_TEST(test_batch_adopted)
+{
+	bool can_be = true;
+	receive(batch(1));
+	struct receive_batch *all = receive_adopt(dup(receive_fd(m.receive, 0, 0)), RECEIVE_VERSION);
+	ck_assert_ptr_nonnull(all);
+	ck_assert_uint_eq(input_lost_at_death(&inputs[1], &all[1], process.page, &can_be), 4);
+	ck_assert_uint_eq(input_lost_at_death(&inputs[1], batch(1), process.page, &can_be), 0);
+	ck_assert(can_be);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(msync(all, 4096, MS_ASYNC) == -1 && errno == ENOMEM ? 0 : 1); /* a child does not have them */
+	int status;
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	receive_let_go(all);
+	receive_let_go(NULL);
+	ck_assert_ptr_null(receive_adopt(dup(receive_fd(m.receive, 0, 0)), RECEIVE_VERSION + 1));
+	ck_assert_ptr_null(receive_adopt(memfd_create("small", MFD_CLOEXEC), RECEIVE_VERSION));
+	ck_assert_ptr_null(receive_adopt(-1, RECEIVE_VERSION));
+}
+END_TEST
+
 START_TEST(test_batch_pattern)
 {
 	for (unsigned k = 0; k < 10; k++) {
@@ -494,6 +518,7 @@ int main(void)
 	tcase_add_test(tc, test_sequence);
 	tcase_add_test(tc, test_reader_follows);
 	tcase_add_test(tc, test_batch);
+	tcase_add_test(tc, test_batch_adopted);
 	tcase_add_test(tc, test_batch_pattern);
 	tcase_add_test(tc, test_random);
 	tcase_add_loop_test(tc, test_child, 0, 4);
