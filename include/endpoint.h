@@ -154,6 +154,8 @@ void registry_settle(struct registry *reg);
 void registry_sweep(struct registry *reg);
 /* What was adopted and nobody has taken takes in nothing new from now on; registry_sweep closes it. */
 void registry_retire_unused(struct registry *reg);
+/* The program ends, and no other one comes for the sockets: counts what waits in them. */
+void registry_discard(struct registry *reg);
 /* Closes all. */
 void registry_close(struct registry *reg);
 /* The slot is gone for good: closes its descriptors. */

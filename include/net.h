@@ -39,6 +39,8 @@ int net_tcp_listen(const struct net_address *a, struct err *err);
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err);
 /* Takes a UDP socket out of its group without a loss: what it holds can still be read, nothing new comes. */
 void net_udp_leave(int fd);
+/* Throws away what waits in a datagram socket. Returns how many datagrams. */
+uint64_t net_discard_datagrams(int fd);
 /* The longest IP datagram that the interface carries; 0: there is no such interface. */
 uint32_t net_interface_mtu(const char *name);
 /* A socket that had its address for itself becomes the first of a group. 0 or -errno with err. */

@@ -105,6 +105,7 @@ static uint64_t worker_lost(const struct stats_copy *c, unsigned slot)
 {
 	return scope_lost(c, (int)slot, STATS_INPUT) + scope_lost(c, (int)slot, STATS_OUTPUT) +
 	       scope_lost(c, (int)slot, STATS_BACKEND) + endpoints_sum(c, slot, "dropped_datagrams") +
+	       endpoints_sum(c, slot, "dropped_closed_datagrams") +
 	       endpoints_sum(c, slot, "dropped_ring_packets");
 }
 

@@ -147,22 +147,54 @@ void registry_name(struct registry *reg)
 
 /* -- the end of one -------------------------------------------------------------------------------------------------- */
 
+static void leave(struct endpoint *ep, unsigned from)
+{
+	for (unsigned k = from; ep->ops->leave && !ep->is_retired && k < ep->n_fds; k++)
+		ep->ops->leave(ep->fds[k]);
+}
+
+/* Where the datagrams of descriptor k are counted. One that nobody refers to, since an upgrade or a start, has no block
+ * but that which it had in the program before. -1: nowhere. */
+static int block_of(const struct registry *reg, const struct endpoint *ep, unsigned k)
+{
+	if (ep->n_blocks > 0)
+		return (int)ep->blocks[k < ep->n_blocks ? k : 0];
+	for (unsigned i = 0; i < stats_entries(reg->stats, STATS_ENDPOINT); i++)
+		if (strcmp(stats_entry(reg->stats, STATS_ENDPOINT, i)->name, ep->name) == 0)
+			return (int)i;
+	return -1;
+}
+
+/* Nobody reads it any more: what waits there is lost. */
+static void discard(struct registry *reg, struct endpoint *ep, unsigned k)
+{
+	uint64_t n = ep->ops->counts_drops ? net_discard_datagrams(ep->fds[k]) : 0;
+	int block = n > 0 ? block_of(reg, ep, k) : -1;
+	if (n > 0)
+		log_warn("%s %s: %llu datagrams waited unread in a socket that is closed", ep->ops->name, ep->name,
+			 (unsigned long long)n);
+	if (block == -1)
+		return;
+	stats_endpoint(reg->page, (unsigned)block)->dropped_closed_datagrams += n;
+	stats_touch(reg->page, STATS_ENDPOINT, (unsigned)block);
+}
+
 /* Closes descriptors from number n on. */
 static void trim(struct registry *reg, struct endpoint *ep, unsigned n)
 {
+	leave(ep, n);
 	if (ep->n_fds > n && reg->stats)
 		count(reg, ep);
 	for (; ep->n_fds > n; ep->n_fds--) {
 		unsigned k = ep->n_fds - 1;
+		if (reg->stats)
+			discard(reg, ep, k);
 		if (k < ep->n_blocks && reg->stats) {
 			stats_retire(reg->stats, STATS_ENDPOINT, ep->blocks[k]);
 			ep->n_blocks = k;
 		}
-		if (ep->ops->unbind)
-			continue; /* the type's own */
-		if (ep->ops->leave && !ep->is_retired)
-			ep->ops->leave(ep->fds[k]);
-		close(ep->fds[k]);
+		if (!ep->ops->unbind)
+			close(ep->fds[k]);
 	}
 	ep->n_settled = MIN(ep->n_settled, n);
 }
@@ -171,8 +203,7 @@ static void retire(struct endpoint *ep)
 {
 	if (ep->is_retired)
 		return;
-	for (unsigned k = 0; ep->ops->leave && k < ep->n_fds; k++)
-		ep->ops->leave(ep->fds[k]);
+	leave(ep, 0);
 	remove_path(ep);
 	ep->is_retired = true;
 }
@@ -207,6 +238,18 @@ void registry_sweep(struct registry *reg)
 			continue;
 		retire(ep);
 		end(reg, ep);
+	}
+}
+
+void registry_discard(struct registry *reg)
+{
+	struct endpoint *ep;
+	TAILQ_FOREACH(ep, &reg->list, next)
+	{
+		retire(ep);
+		count(reg, ep);
+		for (unsigned k = 0; k < ep->n_fds; k++)
+			discard(reg, ep, k);
 	}
 }
 

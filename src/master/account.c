@@ -153,13 +153,18 @@ static void account_lines(const char *name, const struct stats_input *sum)
 /* What the kernel dropped before we could read it. */
 static void account_sockets(const struct master *m, const char *name, unsigned index, const struct stats_input *sum)
 {
-	uint64_t dropped = 0;
-	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_ENDPOINT); i++)
-		if (stats_copy_entry(m->copy, STATS_ENDPOINT, i)->parent == index)
-			dropped += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_datagrams");
-	log_line(dropped > 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-		 "input \"%s\": %llu datagrams came = %llu received + %llu dropped at full sockets", name,
-		 (ull)(sum->received_datagrams + dropped), (ull)sum->received_datagrams, (ull)dropped);
+	uint64_t dropped = 0, closed = 0;
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_ENDPOINT); i++) {
+		if (stats_copy_entry(m->copy, STATS_ENDPOINT, i)->parent != index)
+			continue;
+		dropped += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_datagrams");
+		closed += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_closed_datagrams");
+	}
+	log_line(dropped + closed > 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		 "input \"%s\": %llu datagrams came = %llu received + %llu dropped at full sockets + "
+		 "%llu unread in closed ones",
+		 name, (ull)(sum->received_datagrams + dropped + closed), (ull)sum->received_datagrams, (ull)dropped,
+		 (ull)closed);
 }
 
 static void account_input(const struct master *m, const struct input *in)

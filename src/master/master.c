@@ -272,6 +272,14 @@ unsigned master_workers(const struct conf *cf)
 	return cf->workers ? (unsigned)cf->workers : proc_cpus();
 }
 
+/* What systemd had and nobody reads: of no input, or of more workers than there are. */
+static void close_unread(struct master *m)
+{
+	registry_sweep(&m->registry);
+	for (unsigned slot = STATS_SLOTS_MAX; slot-- > m->n_slots;)
+		registry_close_slot(&m->registry, slot);
+}
+
 static int make_shared(struct master *m, struct err *err)
 {
 	const struct conf *cf = m->cf;
@@ -301,7 +309,7 @@ static int make_shared(struct master *m, struct err *err)
 	}
 	generation_enter(m, &g, &none);
 	if (!master_resumes())
-		registry_sweep(&m->registry); /* what systemd had and nobody reads */
+		close_unread(m);
 	struct stats_master *st = stats_master(m->page);
 	st->started_us = st->loaded_us = clock_real_us();
 	st->workers = m->n_slots;
@@ -407,6 +415,10 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 		return MASTER_EXIT_ERROR;
 	}
 	ev_run(m.loop, 0);
+	if (m.has_started && (m.exit_code != MASTER_EXIT_ERROR || !store_is_there())) {
+		registry_discard(&m.registry);
+		stats_publish(m.page);
+	}
 	table_last(&m);
 	int exit_code = m.exit_code;
 	for (unsigned i = 0; i < m.n_slots; i++)

@@ -203,13 +203,11 @@ static void adopt(struct master *m, int fd, const char *name)
 	if (ep == NULL) {
 		if (registry_adopt(&m->registry, like.ops, &state) == 0)
 			log_info("store: %s %s was there before us", state.type, shown);
-	} else if (ep->n_fds < m->n_slots && like.ops == &endpoint_udp) {
-		ep->fds[ep->n_fds++] = fd;
+	} else if (ep->n_fds < STATS_SLOTS_MAX && like.ops == &endpoint_udp) {
+		ep->fds[ep->n_fds++] = fd; /* also those that are more than workers: the registry closes them */
 		ep->n_settled = ep->n_fds;
 	} else {
-		log_warn("store: another socket of %s %s is closed: there are fewer workers", state.type, shown);
-		if (like.ops == &endpoint_udp)
-			net_udp_leave(fd);
+		log_warn("store: another socket of %s %s is closed: one is enough", state.type, shown);
 		close(fd);
 	}
 }

@@ -216,6 +216,17 @@ void net_udp_leave(int fd)
 		connect(fd, (struct sockaddr *)&in6, sizeof in6);
 }
 
+uint64_t net_discard_datagrams(int fd)
+{
+	uint64_t n = 0;
+	for (;;) {
+		if (recv(fd, NULL, 0, MSG_DONTWAIT) != -1)
+			n++;
+		else if (errno != ECONNREFUSED) /* what ICMP said of an answer of ours, once */
+			return n;
+	}
+}
+
 int net_udp_share(int fd, struct err *err)
 {
 	if (set_int(fd, SOL_SOCKET, SO_REUSEPORT, 1) == 0)

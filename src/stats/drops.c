@@ -146,7 +146,7 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 		cards += packets + lost + endpoint(s->c, i, "dropped_error_packets");
 		behind += packets;
 		rings += is_kernels ? passed : packets;
-		sockets += endpoint(s->c, i, "dropped_datagrams");
+		sockets += endpoint(s->c, i, "dropped_datagrams") + endpoint(s->c, i, "dropped_closed_datagrams");
 		d->has_capture |= is_kernels || kind == STATS_ENDPOINT_QUEUE;
 		d->has_sockets |= kind == STATS_ENDPOINT_SOCKET;
 	}

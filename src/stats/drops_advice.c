@@ -155,7 +155,7 @@ static void socket_advice(const struct advice *a)
 	unsigned block = a->place - 1, input = stats_copy_entry(a->c, STATS_ENDPOINT, block)->parent;
 	int slot = slot_of(a, block);
 	char bytes[32];
-	if (input >= stats_copy_entries(a->c, STATS_INPUT)) {
+	if (has_name(a, "dropped_closed") || input >= stats_copy_entries(a->c, STATS_INPUT)) {
 		by_row(a);
 		return;
 	}

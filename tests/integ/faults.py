@@ -165,6 +165,20 @@ def children(pid):
     return [p for p in pids if not is_monitor(p)]
 
 
+def child_names(millrace):
+    """comm of each child, sorted; of one that has ended and was not waited for "Z name"."""
+    names = []
+    for pid in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        name = stat[stat.index("(") + 1:stat.rindex(")")]
+        state = stat[stat.rindex(")") + 2]
+        names.append(f"Z {name}" if state == "Z" else name)
+    return sorted(names)
+
+
 def is_monitor(pid):
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() == "millrace/mon"

@@ -3,11 +3,15 @@
 worker had in memory."""
 import os
 import random
+import re
 import signal
+import subprocess
 
 import pytest
-from conftest import wait_for
-from faults import Counters, Sender, kill_worker, wait_ready, wait_settled, wait_stopped
+from conftest import BUILD, free_port, wait_for
+from faults import Counters, Sender, child_names, kill_worker, send_datagrams, wait_ready, wait_settled, wait_stopped
+from peers import Collector
+from reload_rig import Config
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -156,3 +160,51 @@ def test_all_workers_killed_at_once(bench):
     lines = sink.report()["lines"]
     sink.wait_lines(lines + 5000)
     prove_bounds(millrace, sink, sender.stop())
+
+
+def unread(millrace, name):
+    """Datagrams that waited in closed sockets of this input."""
+    return Counters(millrace).sum("endpoint", "dropped_closed_datagrams", input=name)
+
+
+def test_an_input_goes_whose_worker_is_killed(bench):
+    """Nobody can read what waits in its socket: it is counted when that is closed."""
+    backend = Collector(bench)
+    other = free_port()
+    inputs = {"u": '{ type: udp, bind: "127.0.0.1:{port}", to: [out] }', "gone": f'{{ type: udp, bind: "127.0.0.1:{other}", to: [out] }}'}
+    config = Config(bench, backend.addresses, workers=1, inputs=inputs)
+    millrace = config.start()
+    pid = wait_ready(millrace)[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_stopped([pid])
+    send_datagrams(bench, ["a:1|c"] * 90, sources=9, port=other)
+    send_datagrams(bench, ["b:1|c"] * 10)
+    config.inputs = {"u": inputs["u"]}
+    config.write()
+    asker = subprocess.Popen([BUILD / "millracectl", "-s", millrace.control, "reload"], stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: child_names(millrace).count("millrace/0") == 2, "its successor")
+    kill_worker(millrace, 0, pid)
+    asker.communicate(timeout=20)
+    assert asker.returncode == 0
+    wait_for(lambda: unread(millrace, "gone") == 90, "what nobody has read to be counted")
+    assert len(backend.wait_lines(10)) == 10
+    assert "90 datagrams waited unread in a socket that is closed" in "\n".join(millrace.err)
+    assert "dropped_closed_datagrams" in millrace.ctl("drops").stdout
+    millrace.check()
+
+
+def test_killed_while_the_program_ends(bench):
+    """Nobody comes after it: the account at the end has what waited."""
+    backend = Collector(bench)
+    millrace = bench.millrace(backends=backend.addresses, workers=1)
+    pid = wait_ready(millrace)[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_stopped([pid])
+    send_datagrams(bench, ["a:1|c"] * 90, sources=9)
+    millrace.expected_exit = 3
+    millrace.send_signal(signal.SIGTERM)
+    millrace.wait_line("draining: ")
+    os.kill(pid, signal.SIGKILL)
+    assert millrace.wait() == 3
+    assert re.search(r' WARN .*input "udp": 90 datagrams came = 0 received \+ 0 dropped at full sockets \+ 90 unread in closed ones',
+                     "\n".join(millrace.err))

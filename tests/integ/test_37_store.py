@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Sockets that are there before millrace is: from a service manager, by the protocol of sd_listen_fds. With the real one: test_94."""
 import fcntl
+import json
 import os
 import socket
 import subprocess
 
 from conftest import BUILD, free_port
+from faults import send_datagrams
 from peers import Collector
 
 
@@ -68,3 +70,29 @@ def test_sockets_of_a_service_manager(bench):
     p.p.terminate()
     assert p.wait() == 0
     assert not path.exists()
+
+
+def test_more_sockets_than_workers(bench):
+    """One of a group that nobody will read is closed, and what waits in it is counted."""
+    backend = Collector(bench)
+    port = free_port()
+    group = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    for s in group:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        s.bind(("127.0.0.1", port))
+    send_datagrams(bench, ["a:1|c"] * 90, sources=90, port=port)
+    p, control = spawn(bench, group, (
+        f'workers: 1\ncontrol: {{control}}\nhttp: off\ninputs: {{ u: {{ type: udp, bind: "127.0.0.1:{port}", to: [o] }} }}\n'
+        f'outputs: {{ o: {{ type: statsite, backends: ["{backend.addresses[0]}"] }} }}\n'))
+    for s in group:
+        s.close()
+    m = p.wait_line(r"udp \S+: (\d+) datagrams waited unread in a socket that is closed")
+    lost = int(m[1])
+    assert 0 < lost < 90
+    assert len(backend.wait_lines(90 - lost)) == 90 - lost
+    stats = subprocess.run([BUILD / "millracectl", "-s", control, "stats", "--json"], capture_output=True, text=True, check=True).stdout
+    assert sum(r["value"] for r in json.loads(stats)["counters"] if r["name"] == "dropped_closed_datagrams") == lost
+    send_datagrams(bench, ["b:1|c"] * 90, sources=90, port=port)  # the one that is left gets all
+    backend.wait_lines(180 - lost)
+    p.p.terminate()
+    assert p.wait() == 0

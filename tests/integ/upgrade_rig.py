@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from conftest import BUILD, wait_for
+from faults import child_names
 from reload_rig import Config, Upgraded
 
 SOURCE = Path(__file__).with_name("upgrade_fault.c")
@@ -62,21 +63,7 @@ def refuse(bench, millrace, name):
     assert words in answer, answer
 
 
-def children(millrace):
-    """comm of each child, sorted; of one that has ended and was not waited for "Z name"."""
-    names = []
-    for pid in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        name = stat[stat.index("(") + 1:stat.rindex(")")]
-        state = stat[stat.rindex(")") + 2]
-        names.append(f"Z {name}" if state == "Z" else name)
-    return sorted(names)
-
-
 def wait_children(millrace, n=2):
     """One worker for each slot, one monitor, nobody else."""
     expected = [f"millrace/{i}" for i in range(n)] + ["millrace/mon"]
-    wait_for(lambda: children(millrace) == sorted(expected), f"the children {expected}")
+    wait_for(lambda: child_names(millrace) == sorted(expected), f"the children {expected}")

@@ -157,20 +157,34 @@ static char *free_address(unsigned i)
 	return addresses[i];
 }
 
-/* Datagrams from many ports: how many of them the endpoint's sockets got. */
-static unsigned received(const struct endpoint *ep, unsigned n)
+/* Datagrams from many ports, which nobody reads. */
+static void leave_unread(const struct endpoint *ep, unsigned n)
 {
-	unsigned got = 0;
-	char byte;
 	for (unsigned i = 0; i < n; i++) {
 		int fd = socket(AF_INET, SOCK_DGRAM, 0);
 		ck_assert_int_eq(sendto(fd, "x", 1, 0, (const struct sockaddr *)&ep->address.sa, ep->address.len), 1);
 		close(fd);
 	}
+}
+
+/* … and how many of them the endpoint's sockets got. */
+static unsigned received(const struct endpoint *ep, unsigned n)
+{
+	unsigned got = 0;
+	char byte;
+	leave_unread(ep, n);
 	for (unsigned k = 0; k < ep->n_fds; k++)
 		while (recv(ep->fds[k], &byte, 1, MSG_DONTWAIT) == 1)
 			got++;
 	return got;
+}
+
+static uint64_t closed_datagrams(void)
+{
+	uint64_t n = 0;
+	for (unsigned i = 0; i < stats_entries(stats, STATS_ENDPOINT); i++)
+		n += stats_endpoint(reg->page, i)->dropped_closed_datagrams;
+	return n;
 }
 
 static void setup(void)
@@ -239,6 +253,42 @@ START_TEST(slots_come_and_go)
 	registry_close_slot(reg, 0); /* that one is for all who may come */
 	ck_assert_uint_eq(b.eps[0]->n_fds, 1);
 	ck_assert_uint_eq(received(b.eps[0], 20), 20);
+}
+END_TEST
+
+/* What nobody has read when a socket is closed is counted: of a slot that ended, of sockets for a configuration that is
+ * given up, of an endpoint that goes, and of all at the end. */
+START_TEST(what_is_closed_unread_is_counted)
+{
+	static struct set a, b;
+	ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
+	a.n_slots = 2;
+	b.n_slots = 3;
+	add(&a, CONF_INPUT_TYPE_UDP, free_address(0));
+	add(&a, CONF_INPUT_TYPE_UDP, free_address(1));
+	add(&b, CONF_INPUT_TYPE_UDP, addresses[0]);
+	ck_assert_int_eq(take(&a), 0);
+	registry_settle(reg);
+	ck_assert_msg(take(&b) == 0, "%s", err.text);
+	leave_unread(a.eps[0], 60);
+	give_up(&b, &a);
+	unsigned there = received(a.eps[0], 0);
+	ck_assert_uint_lt(there, 60);
+	ck_assert_uint_eq(closed_datagrams(), 60 - there);
+	leave_unread(a.eps[0], 60);
+	registry_close_slot(reg, 1);
+	there += received(a.eps[0], 0);
+	ck_assert_uint_eq(closed_datagrams(), 120 - there);
+	leave_unread(a.eps[1], 60);
+	a.n--;
+	endpoint_put(a.eps[1]);
+	leave_unread(a.eps[1], 60); /* it takes in nothing more */
+	registry_sweep(reg);
+	ck_assert_uint_eq(closed_datagrams(), 180 - there);
+	leave_unread(a.eps[0], 60);
+	registry_discard(reg);
+	ck_assert_uint_eq(closed_datagrams(), 240 - there);
+	ck_assert_uint_eq(received(a.eps[0], 0), 0);
 }
 END_TEST
 
@@ -393,6 +443,7 @@ int main(void)
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_test(tcase, what_both_have_stays);
 	tcase_add_test(tcase, slots_come_and_go);
+	tcase_add_test(tcase, what_is_closed_unread_is_counted);
 	tcase_add_test(tcase, nothing_is_left_of_what_cannot_be);
 	tcase_add_test(tcase, addresses_of_a_name);
 	tcase_add_test(tcase, both_families);
