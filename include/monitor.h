@@ -13,23 +13,6 @@
 struct conf;
 struct stats;
 
-/* One message of its link, a SOCK_SEQPACKET pair, in either direction. EOF: the other end is gone, or ends us. */
-enum monitor_message_type {
-	MONITOR_READY,    /* monitor: sampling, and serving when it has a socket */
-	MONITOR_NAME,     /* monitor: name a block of its page in the directory, whose one writer is the master */
-	MONITOR_LOG,      /* master: value is the enum log_level */
-	MONITOR_PAGE,     /* monitor: send the files of the counter pages from number `value` on;
-			     master: file number `value`, with its descriptor */
-	MONITOR_LOG_FILE, /* master: log lines go to the descriptor that comes with it, from now on */
-};
-struct monitor_message {
-	uint32_t type;
-	uint32_t scope, index, parent; /* MONITOR_NAME, as stats_name; scopes of the monitor's page only */
-	uint64_t value;
-	char name[264]; /* "": takes the entry out again */
-	char unit[16];
-};
-
 /* What it needs of the master. All is made before fork. */
 struct monitor_setup {
 	const struct conf *cf;

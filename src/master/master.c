@@ -36,7 +36,7 @@ static void reopen_files(struct master *m)
 	if (log_file_fd() != -1) {
 		if (log_file_open(m->cf->log, &err) == 0) {
 			slots_tell_all(m, LINK_REOPEN, 0, "", "", log_file_fd());
-			monitor_child_tell(m, MONITOR_LOG_FILE, 0, log_file_fd());
+			monitor_child_tell(m, LINK_REOPEN, 0, log_file_fd());
 		} else {
 			log_error("%s", err.text);
 		}
@@ -221,7 +221,7 @@ void master_set_log_level(struct master *m, enum log_level level)
 {
 	log_set_level(level);
 	slots_tell_all(m, LINK_LOG, level, "", "", -1);
-	monitor_child_tell(m, MONITOR_LOG, level, -1);
+	monitor_child_tell(m, LINK_LOG, level, -1);
 }
 
 void master_input_done(struct master *m, const char *name)

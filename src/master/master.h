@@ -166,7 +166,7 @@ void lend_reader_gone(struct slot *s); /* of others */
 int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
 void monitor_child_close(struct master *m);
 void monitor_child_look(struct master *m); /* as slots_look */
-void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd); /* fd: -1 for none */
+void monitor_child_tell(struct master *m, enum link_type type, uint64_t value, int fd); /* fd: -1 for none */
 
 /* generation.c: what one configuration needs: inputs, outputs, their places in the counters */
 struct generation {

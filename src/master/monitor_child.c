@@ -15,32 +15,32 @@
 /* How long it may take to leave at the end: it holds nothing that is not in its page. */
 enum { END_US = 500000 };
 
-static void hear(struct monitor_child *mc, const struct monitor_message *msg)
+static void hear(struct monitor_child *mc, const struct link_message *msg)
 {
-	if (msg->type == MONITOR_READY && mc->restart.state == RESTART_STARTING) {
+	if (msg->type == LINK_READY && mc->restart.state == RESTART_STARTING) {
 		restart_ready(&mc->restart, clock_us());
 		monitor_child_look(mc->m);
 	}
 	/* one answer at a time: it asks again each second, and whoever has it under his command all the time */
-	for (uint64_t file = msg->value; msg->type == MONITOR_PAGE && file < stats_files(mc->m->stats) &&
+	for (uint64_t file = msg->value; msg->type == LINK_PAGE && file < stats_files(mc->m->stats) &&
 					 STAILQ_EMPTY(&mc->child.link.outbox); file++)
-		monitor_child_tell(mc->m, MONITOR_PAGE, file, stats_reader_fd(mc->m->stats, (unsigned)file));
+		monitor_child_tell(mc->m, LINK_PAGE, file, stats_reader_fd(mc->m->stats, (unsigned)file));
 	/* its page's scopes only, and within them: it may be under somebody else's command by now */
-	if (msg->type == MONITOR_NAME && stats_scope_is_monitors(msg->scope) &&
-	    msg->index < stats_entries_max(mc->m->stats, msg->scope))
-		stats_name(mc->m->stats, msg->scope, msg->index, msg->name[0] ? msg->name : NULL, msg->parent, 0,
-			   msg->unit);
+	if (msg->type == LINK_NAME && msg->value < STATS_SCOPES && stats_scope_is_monitors((unsigned)msg->value) &&
+	    msg->slot < stats_entries_max(mc->m->stats, (enum stats_scope)msg->value))
+		stats_name(mc->m->stats, (enum stats_scope)msg->value, msg->slot, msg->name[0] ? msg->name : NULL,
+			   msg->parent, 0, msg->text);
 }
 
 static bool on_message(struct child *c, struct net_message *m)
 {
-	struct monitor_message *msg = (void *)m->bytes;
+	struct link_message *msg = (void *)m->bytes;
 	if (m->len != sizeof(*msg)) {
 		log_error("the monitor says what no monitor says: killing it");
 		process_signal(&c->process, SIGKILL);
 		return false;
 	}
-	msg->name[sizeof(msg->name) - 1] = msg->unit[sizeof(msg->unit) - 1] = '\0';
+	msg->name[sizeof(msg->name) - 1] = msg->text[sizeof(msg->text) - 1] = '\0';
 	hear(c->owner, msg);
 	return false;
 }
@@ -87,7 +87,7 @@ static void on_exit_of_monitor(struct child *c, int status)
 }
 
 static const struct child_type monitor_type = {
-    .message_bytes = sizeof(struct monitor_message),
+    .message_bytes = sizeof(struct link_message),
     .run = run,
     .on_message = on_message,
     .on_exit = on_exit_of_monitor,
@@ -130,9 +130,9 @@ void monitor_child_look(struct master *m)
 	ev_timer_start(m->loop, &mc->timer);
 }
 
-void monitor_child_tell(struct master *m, enum monitor_message_type type, uint64_t value, int fd)
+void monitor_child_tell(struct master *m, enum link_type type, uint64_t value, int fd)
 {
-	struct monitor_message msg = {.type = type, .value = value};
+	struct link_message msg = {.version = LINK_VERSION, .type = type, .value = value};
 	int r = child_is_there(&m->monitor.child) ? child_send(&m->monitor.child, &msg, sizeof(msg), fd) : 0;
 	if (r != 0 && r != -EPIPE) /* else it is dying, as its exit will tell */
 		log_error("the monitor cannot be told (message %u): %s", msg.type, strerror(-r));

@@ -386,7 +386,7 @@ void slots_drain(struct master *m, uint64_t deadline_us)
 			s->restart.state = RESTART_DRAINING;
 		slot_publish(s);
 	}
-	slots_tell_all(m, LINK_DRAIN, deadline_us, "", "", -1);
+	slots_tell_all(m, LINK_LEAVE, deadline_us, "", "", -1);
 	if (slots_are_gone(m))
 		ev_break(m->loop, EVBREAK_ALL);
 }

@@ -8,38 +8,40 @@
 
 #include <errno.h>
 #include <event.h>
+#include <link.h>
 #include <string.h>
 #include <unistd.h>
 
-static int tell(struct monitor *m, const struct monitor_message *msg)
+static int tell(struct monitor *m, struct link_message msg)
 {
-	return net_send_fd(m->setup->link, msg, sizeof *msg, -1);
+	msg.version = LINK_VERSION;
+	return net_send_fd(m->setup->link, &msg, sizeof msg, -1);
 }
 
 int monitor_name(struct monitor *m, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		 const char *unit)
 {
-	struct monitor_message msg = {.type = MONITOR_NAME, .scope = scope, .index = index, .parent = parent};
+	struct link_message msg = {.type = LINK_NAME, .value = scope, .slot = index, .parent = parent};
 	snprintf(msg.name, sizeof msg.name, "%s", name ? name : "");
-	snprintf(msg.unit, sizeof msg.unit, "%s", unit ? unit : "");
-	return tell(m, &msg);
+	snprintf(msg.text, sizeof msg.text, "%s", unit ? unit : "");
+	return tell(m, msg);
 }
 
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	event_keep(loop, io, events);
 	struct monitor *m = io->data;
-	struct monitor_message msg;
+	struct link_message msg;
 	int fd;
 	ssize_t n;
 	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
-		if (msg.type == MONITOR_LOG)
+		if (msg.type == LINK_LOG)
 			log_set_level((enum log_level)msg.value);
-		if (msg.type == MONITOR_LOG_FILE && fd != -1) {
+		if (msg.type == LINK_REOPEN && fd != -1) {
 			log_file_take(fd);
 			continue;
 		}
-		if (msg.type == MONITOR_PAGE && fd != -1 && msg.value == stats_files(m->stats))
+		if (msg.type == LINK_PAGE && fd != -1 && msg.value == stats_files(m->stats))
 			stats_open_next(m->stats, fd, NULL);
 		if (fd != -1)
 			close(fd);
@@ -55,7 +57,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 	struct monitor *m = timer->data;
 	monitor_sample(m);
 	if (stats_copy_lacks_pages(m->copy)) /* a reload has added a worker */
-		tell(m, &(struct monitor_message){.type = MONITOR_PAGE, .value = stats_files(m->stats)});
+		tell(m, (struct link_message){.type = LINK_PAGE, .value = stats_files(m->stats)});
 }
 
 static int open_all(struct monitor *m, struct err *err)
@@ -104,7 +106,7 @@ void monitor_run(const struct monitor_setup *setup)
 		log_error("%s", err.text);
 		_exit(EXIT_FAILURE);
 	}
-	tell(&m, &(struct monitor_message){.type = MONITOR_READY});
+	tell(&m, (struct link_message){.type = LINK_READY});
 	monitor_sample(&m);
 	ev_run(m.loop, 0);
 	_exit(EXIT_SUCCESS);

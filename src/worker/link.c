@@ -97,21 +97,19 @@ static void reopen(struct worker *w, const struct link_message *m, int fd)
 
 static void leave(struct worker *w, const struct link_message *m, int fd)
 {
-	if (w->stage != WORKER_SERVING || fd == -1) {
-		if (fd != -1)
-			close(fd); /* a drain of all is under way */
-		return;
+	if (fd == -1) {
+		worker_drain(w, m->value, INPUT_ALL_END);
+	} else if (w->stage == WORKER_SERVING) {
+		w->channel = fd;
+		worker_drain(w, m->value, m->slot == w->slot ? INPUT_SLOT_STAYS : INPUT_SLOT_ENDS);
+	} else {
+		close(fd); /* a drain of all is under way */
 	}
-	w->channel = fd;
-	worker_drain(w, m->value, m->slot == w->slot ? INPUT_SLOT_STAYS : INPUT_SLOT_ENDS);
 }
 
 static void obey(struct worker *w, const struct link_message *m, int fd)
 {
 	switch ((int)m->type) { /* what a later master says that we do not know passes */
-	case LINK_DRAIN:
-		worker_drain(w, m->value, INPUT_ALL_END);
-		break;
 	case LINK_GONE:
 		gone(w, m);
 		break;
