@@ -261,8 +261,10 @@ static uint64_t left_behind(const struct worker *w)
 		const struct stats_backend *be = stats_backend(w->page, k);
 		left += be->dropped_shutdown_records + be->unconfirmed_records;
 	}
-	for (size_t i = 0; i < w->n_inputs; i++)
-		left += w->inputs[i].stats->dropped_shutdown_lines + w->inputs[i].stats->dropped_shutdown_packets;
+	for (size_t i = 0; i < w->n_inputs; i++) {
+		const struct stats_input *st = w->inputs[i].stats;
+		left += st->dropped_shutdown_lines + st->dropped_shutdown_datagrams + st->dropped_shutdown_packets;
+	}
 	return left;
 }
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from conftest import free_port, wait_for
-from faults import Counters, Sender, kill_worker, wait_ready
+from faults import Counters, Sender, kill_worker, wait_ready, wait_stopped
 from kafka_peers import Cluster, Mock, conf, needs_kafka, numbers, topic, total, wait_delivered
 
 pytestmark = needs_kafka
@@ -145,6 +145,42 @@ def test_workers_are_killed(bench, one, kills):
     missing = sent["lines"] - len(set(found))
     assert 0 <= missing <= lost
     assert len(found) == len(set(found)), "a killed worker's messages are not sent again"
+
+
+def test_messages_of_a_killed_worker(bench):
+    """What no broker has taken yet dies with it: to the message."""
+    millrace = bench.millrace(conf=conf(f"127.0.0.1:{free_port()}", "t", "format: datagram", workers=1))
+    sent = bench.replay("--number", "--one", "--lines", 500)["datagrams"]
+    held = ("queued_messages", "in_flight_messages")
+    wait_for(lambda: sum(Counters(millrace).sum("kafka", name) for name in held) == sent, "the messages to be held")
+    os.kill(wait_ready(millrace)[0], signal.SIGKILL)
+    millrace.wait_line(rf"lost at most {sent} records \(0 read and not yet handed over, {sent} queued or not acknowledged\)")
+    counters = Counters(millrace)
+    assert counters.sum("kafka", "lost_at_death_messages") == sent == counters.sum("kafka", "offered_messages")
+    assert counters.sum("backend", "lost_at_death_records") == sent
+    assert sum(counters.sum("kafka", name) for name in held) == 0
+    assert counters.unbalanced() == []
+    millrace.check()
+    wait_ready(millrace)
+
+
+def test_datagrams_that_a_quit_left_unread(bench):
+    """They are read, counted as dropped, and the exit code says that something was lost."""
+    mock = Mock(bench, "t:1")
+    millrace = bench.millrace(conf=conf(mock.bootstrap, "t", "format: datagram", workers=1))
+    pid = wait_ready(millrace)[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_stopped([pid])
+    sent = bench.replay("--number", "--one", "--lines", 10000)["datagrams"]  # more than a turn reads
+    millrace.expected_exit = 3
+    millrace.send_signal(signal.SIGQUIT)
+    millrace.wait_line("draining: ")
+    millrace.status()  # it has told its worker
+    os.kill(pid, signal.SIGCONT)
+    assert millrace.wait() == 3
+    m = millrace.wait_line(r'input "in": (\d+) datagrams received = (\d+) to outputs \+ 0 empty \+ (\d+) dropped \+ 0 lost at death')
+    received, passed, dropped = map(int, m.groups())
+    assert received == sent == passed + dropped and dropped > 0
 
 
 def test_no_broker_at_the_start(bench):

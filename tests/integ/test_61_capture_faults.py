@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
-from faults import Counters
+from faults import Counters, wait_ready, wait_stopped
 from kafka_peers import Cluster, Mock, needs_kafka
 from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pcap, rows, wait_read, wire, write_pcap
 
@@ -64,6 +64,25 @@ def test_killed_workers(wire, bench, workers, pps, kills):
     assert delivered <= len(found)
     assert missing <= unread + c.sum("endpoint", "dropped_ring_packets") + lost + PER_CHANGE * kills
     assert len(set(found)) == len(found), "a packet arrived twice"
+
+
+def test_packets_that_a_quit_left_unread(wire, bench):
+    """They are read, counted as dropped, and the exit code says that something was lost."""
+    mock = Mock(bench, "t:1")
+    millrace = bench.millrace(conf=conf(mock.bootstrap, "t", workers=1))
+    pid = wait_ready(millrace)[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_stopped([pid])
+    assert wire.replay(write_pcap(bench.path / "q.pcap", flow_frames(5000)), "--pps", 50000) == 5000
+    millrace.expected_exit = 3
+    millrace.send_signal(signal.SIGQUIT)
+    millrace.wait_line("draining: ")
+    millrace.status()  # it has told its worker
+    os.kill(pid, signal.SIGCONT)
+    assert millrace.wait() == 3
+    m = millrace.wait_line(r"(\d+) packets received = (\d+) to outputs \+ (\d+) dropped at the end \+ 0 lost at death")
+    received, passed, dropped = map(int, m.groups())
+    assert received == 5000 == passed + dropped and dropped > 0
 
 
 def test_interface_down_and_up(wire, bench):

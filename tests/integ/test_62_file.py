@@ -5,7 +5,8 @@ import struct
 import subprocess
 
 import pytest
-from conftest import BUILD
+from conftest import BUILD, wait_for
+from faults import Counters
 from kafka_peers import Mock, needs_kafka
 from packets import arrived, flow_frames, read_pcap, udp_frame, write_pcap
 
@@ -124,6 +125,57 @@ def test_damaged_file_is_said_and_the_next_is_read(bench, damage):
     found, millrace = run(bench, mock, f"[{bench.path}/bad.pcap, {bench.path}/a.pcap]", expected=3, errors=["bad.pcap: .*left out"])
     assert [f for _, _, f in found] == (frames[:-1] if damage == "cut" else []) + frames
     assert sum("bad.pcap" in line and "ERROR" in line for line in millrace.err) == 1
+
+
+def beside(bench, path, output):
+    """The file, and an input that never ends: so that one can ask for counters after the file's end."""
+    return f"""
+workers: 1
+user: root
+control: {{control}}
+inputs:
+  f: {{ type: file, path: {path}, to: [out] }}
+  u: {{ type: udp, bind: "127.0.0.1:{{port}}", to: [lines] }}
+outputs:
+  out: {output}
+  lines: {{ type: statsite, backends: ["127.0.0.1:9:udp"] }}
+"""
+
+
+def test_packets_without_a_sound_payload(bench):
+    """Each has the counter of its reason."""
+    whole = udp_frame(b"a:1|c\n" * 20)
+    head = bytearray(whole)
+    head[14] = 0x44  # a header of 16 bytes: there is none
+    frames = [whole, (whole[:60], len(whole)), (whole[:60], len(whole)), bytes(head)]
+    write_pcap(bench.path / "a.pcap", frames)
+    write_pcap(bench.path / "b.pcap", [whole] * 5, link_type=147)  # a user's own
+    (bench.path / "c.pcap").write_bytes((bench.path / "a.pcap").read_bytes()[:-10])
+    sink = bench.sink()
+    millrace = bench.millrace(conf=beside(bench, f"[{bench.path}/a.pcap, {bench.path}/b.pcap, {bench.path}/c.pcap]",
+                                          f'{{ type: statsite, backends: ["{sink.addresses[0]}"] }}'))
+    millrace.expected_errors.append("c.pcap: .*left out")
+    wait_for(lambda: Counters(millrace).sum("input", "finished_files", input="f") == 2, "two files to be read")
+    wait_for(lambda: Counters(millrace).sum("input", "damaged_files", input="f") == 1, "the third to be given up")
+    counters = Counters(millrace)
+    found = {name: counters.sum("input", name, input="f") for name in (
+        "received_packets", "to_outputs_packets", "decoded_packets", "payload_packets", "dropped_truncated_packets",
+        "dropped_bad_header_packets", "unknown_link_packets")}
+    assert found == {"received_packets": 12, "to_outputs_packets": 12, "decoded_packets": 12, "payload_packets": 2,
+                     "dropped_truncated_packets": 4, "dropped_bad_header_packets": 1, "unknown_link_packets": 5}
+    sink.wait_lines(40)
+    millrace.check()
+
+
+def test_the_counter_of_another_link_type(bench):
+    mock = Mock(bench, "t:1")
+    write_pcap(bench.path / "b.pcap", [f[14:] for f in flow_frames(50)], link_type=101)
+    millrace = bench.millrace(conf=beside(bench, f"{bench.path}/b.pcap", (
+        f'{{ type: kafka, topic: t, format: packet, properties: {{ bootstrap.servers: "{mock.bootstrap}" }} }}')))
+    wait_for(lambda: Counters(millrace).sum("backend", "dropped_link_type_records", output="out") == 50, "all to be counted")
+    assert Counters(millrace).unbalanced() == []
+    assert "dropped_link_type_records" in millrace.ctl("drops").stdout
+    millrace.check()
 
 
 def test_payloads_to_statsite(bench):

@@ -148,6 +148,7 @@ static const struct {
     {RD_KAFKA_RESP_ERR_INVALID_RECORD, offsetof(struct stats_kafka, failed_policy_records)},
     {RD_KAFKA_RESP_ERR_INVALID_REQUIRED_ACKS, offsetof(struct stats_kafka, failed_broker_records)},
     {RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION, offsetof(struct stats_kafka, failed_unknown_topic_records)},
+    {RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH, offsetof(struct stats_kafka, failed_fatal_records)},
 };
 
 START_TEST(refused_by_the_broker)
