@@ -377,6 +377,8 @@ void stats_copy_free(struct stats_copy *c);
 /* Copies every page and the directory. 0, or -EAGAIN with err when a page would not hold still for about 200 ms (its
  * writer died in the middle, and the master did not adopt it yet). */
 int stats_copy_take(struct stats_copy *c, struct err *err);
+/* The writer of this page has ended, and nobody adopts the page: a publication that was cut off is taken as if done. */
+void stats_copy_ended(struct stats_copy *c, unsigned slot, unsigned which);
 const struct stats *stats_copy_of(const struct stats_copy *c);
 unsigned stats_copy_slots(const struct stats_copy *c); /* whose pages we have */
 /* There are slots whose pages we do not have: ask for the files from stats_files(st) on, and give them to

@@ -364,6 +364,8 @@ void resume_died(struct worker_process *p, bool left_clean, struct text *t)
 {
 	struct resume *r = the_resume;
 	text_add(t, "; it was of the program before");
+	if (r->copy)
+		stats_copy_ended(r->copy, p->slot->number, p->which);
 	if (!left_clean && r->page != -1) {
 		import(r);
 		r->dead = p;

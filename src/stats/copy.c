@@ -11,6 +11,7 @@
 struct page_copy {
 	char *half;
 	bool taken;        /* all blocks in use were copied once */
+	bool has_ended;	   /* its writer: what it was about to publish stands in the draft */
 	uint64_t sequence; /* every block that was published until then is right in `half` */
 	uint64_t stuck;	   /* it was waited for at this one already; even: it was not */
 	unsigned used[STATS_SCOPES];
@@ -77,9 +78,9 @@ void stats_copy_free(struct stats_copy *c)
 
 /* The blocks of one scope that were published since this copy of the page was right. */
 static void blocks_take(struct page_copy *pc, const char *page, const struct stats_page_layout *pl,
-			const struct stats_scope_layout *l, unsigned used)
+			const struct stats_scope_layout *l, unsigned used, bool is_cut_off)
 {
-	const char *from = page + pl->published_offset + l->half_offset;
+	const char *from = page + (is_cut_off ? pl->draft_offset : pl->published_offset) + l->half_offset;
 	char *to = pc->half + l->half_offset;
 	if (!pc->taken) {
 		memcpy(to, from, (size_t)used * l->block_bytes);
@@ -100,18 +101,20 @@ static bool page_take_once(struct stats_copy *c, unsigned index)
 	const struct stats_page_head *shared = (const struct stats_page_head *)page;
 	struct page_copy *pc = &c->pages[index];
 	uint64_t before = __atomic_load_n(&shared->sequence, __ATOMIC_ACQUIRE);
-	if (before & 1)
+	bool is_cut_off = before & 1;
+	if (is_cut_off && !pc->has_ended)
 		return false;
 	if (pc->taken && pc->sequence == before)
 		return true;
-	if (before - pc->sequence > INT32_MAX) /* the stamps tell nothing: it was restored, or is no worker's any more */
+	/* the stamps tell nothing: it was restored, or is no worker's any more */
+	if (is_cut_off || before - pc->sequence > INT32_MAX)
 		pc->taken = false;
 	for (unsigned s = 0; s < STATS_SCOPES; s++) {
 		const struct stats_scope_layout *l = &head->scopes[s];
 		if (l->owner != owner)
 			continue;
 		pc->used[s] = stats_used(head, shared, s);
-		blocks_take(pc, page, pl, l, pc->used[s]);
+		blocks_take(pc, page, pl, l, pc->used[s], is_cut_off);
 	}
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	/* A block that was torn meanwhile is stamped later than `before`: the next round takes it again. */
@@ -192,6 +195,11 @@ int stats_copy_take(struct stats_copy *c, struct err *err)
 			return 0;
 	}
 	return err_set(err, -EAGAIN, "The names of the counter pages change all the time; try again.");
+}
+
+void stats_copy_ended(struct stats_copy *c, unsigned slot, unsigned which)
+{
+	c->pages[slot * STATS_SLOT_PAGES + which].has_ended = true;
 }
 
 const struct stats *stats_copy_of(const struct stats_copy *c)

@@ -235,6 +235,32 @@ START_TEST(test_sequence)
 }
 END_TEST
 
+/* Of another program's page, which nobody mends: what it was about to publish counts. */
+START_TEST(test_ended_in_a_publication)
+{
+	int fds[8];
+	unsigned n = stats_files(m.stats);
+	ck_assert_uint_le(n, ARRAY_LEN(fds));
+	for (unsigned i = 0; i < n; i++)
+		fds[i] = stats_reader_fd(m.stats, i);
+	struct stats *theirs = stats_open(fds, n, &err);
+	struct stats_copy *reader = stats_copy_new(theirs);
+	count(process.page, LINES);
+	ck_assert_int_eq(stats_copy_take(reader, &err), 0);
+	stats_input(process.page, 0)->received_lines += 5;
+	stats_touch(process.page, STATS_INPUT, 0);
+	process.page->shared->sequence++;
+	ck_assert_int_eq(stats_copy_take(reader, &err), -EAGAIN);
+	stats_copy_ended(reader, 0, 0);
+	for (unsigned i = 0; i < 2; i++) {
+		ck_assert_int_eq(stats_copy_take(reader, &err), 0);
+		ck_assert_uint_eq(stats_named(reader, 0, STATS_INPUT, 0, "received_lines"), LINES + 5);
+	}
+	stats_copy_free(reader);
+	stats_free(theirs);
+}
+END_TEST
+
 /* What a reader saw meanwhile is gone from its copy. */
 START_TEST(test_reader_follows)
 {
@@ -516,6 +542,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_loop_test(tc, test_pattern, 0, (int)ARRAY_LEN(patterns));
 	tcase_add_test(tc, test_sequence);
+	tcase_add_test(tc, test_ended_in_a_publication);
 	tcase_add_test(tc, test_reader_follows);
 	tcase_add_test(tc, test_batch);
 	tcase_add_test(tc, test_batch_adopted);
