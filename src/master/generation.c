@@ -135,38 +135,42 @@ static bool is_same_backend(const struct output *old, unsigned k, const struct o
 static int place_backends(struct master *m, struct output *out, const struct output *old, struct err *err)
 {
 	char name[300];
-	unsigned k = 0;
-	uint32_t *blocks = calloc(out->n_backends, sizeof *blocks);
-	if (!blocks)
-		return err_set(err, -ENOMEM, "No memory for %u backends.", out->n_backends);
+	unsigned k = 0, n = out->n_backends;
+	uint32_t *blocks = calloc(n, sizeof *blocks);
 	out->blocks = blocks;
-	for (unsigned i = 0; i < out->n_backends; i++) {
+	out->n_backends = 0; /* those that have a place: no other one is retired when this is given up */
+	if (!blocks)
+		return err_set(err, -ENOMEM, "No memory for %u backends.", n);
+	for (unsigned i = 0; i < n; i++) {
 		while (old && k < old->n_backends && !is_same_backend(old, k, out, i))
 			k++;
 		if (old && k < old->n_backends) {
-			blocks[i] = old->blocks[k++];
+			blocks[out->n_backends++] = old->blocks[k++];
 			continue;
 		}
 		int block = place(m, STATS_BACKEND, output_backend_name(out, i, name, sizeof name), out->index,
 				  output_backend_transport(out, i), err);
-		if (block < 0) {
-			out->n_backends = i;
+		if (block < 0)
 			return block;
-		}
-		blocks[i] = (uint32_t)block;
+		blocks[out->n_backends++] = (uint32_t)block;
 	}
 	return 0;
 }
 
-static int make_output(struct master *m, const struct conf *cf, size_t i, struct output *out, struct err *err)
+/* One that has no place in the counters is none of the generation's yet. */
+static int make_output(struct master *m, const struct conf *cf, struct generation *g, struct err *err)
 {
-	int r = output_make(out, cf, i, err);
+	struct output *out = &g->outputs[g->n_outputs];
+	int r = output_make(out, cf, g->n_outputs, err);
 	if (r != 0)
 		return r;
 	const struct output *old = generation_former(m, out);
 	r = old ? (int)old->index : place(m, STATS_OUTPUT, out->cf->name, 0, unit_of(out), err);
-	if (r < 0)
+	if (r < 0) {
+		output_fini(out);
 		return r;
+	}
+	g->n_outputs++;
 	out->index = (unsigned)r;
 	r = place_backends(m, out, old, err);
 	if (r != 0 || is_kafka(out))
@@ -186,8 +190,8 @@ int generation_outputs(struct master *m, const struct conf *cf, struct generatio
 	g->outputs = calloc(cf->n_outputs, sizeof *g->outputs);
 	if (!g->outputs)
 		return err_set(err, -ENOMEM, "No memory for %zu outputs.", cf->n_outputs);
-	for (; r == 0 && g->n_outputs < cf->n_outputs; g->n_outputs++)
-		r = make_output(m, cf, g->n_outputs, &g->outputs[g->n_outputs], err);
+	while (r == 0 && g->n_outputs < cf->n_outputs)
+		r = make_output(m, cf, g, err);
 	return r;
 }
 
