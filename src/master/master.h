@@ -247,7 +247,7 @@ uint64_t rights_needed(const struct conf *cf, const struct identity *id);
 int rights_reduce(struct master *m, struct err *err);
 int rights_check(const struct conf *cf, uint64_t have, struct err *err);
 
-/* reserve.c: before the first loop: memory for libev, which aborts when it cannot have some. */
+/* reserve.c: before the first loop: what libev, which aborts when it cannot have something, gets all the same. */
 void reserve_init(void);
 
 /* daemon.c: to the background, when the configuration says so; *is_parent: this is the foreground, m->exit_code tells how
