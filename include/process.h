@@ -25,8 +25,9 @@ struct process {
 
 /* fork(2): 0 in the child; its pid in the parent; or -errno. *p is overwritten. */
 pid_t process_fork(struct process *p);
-/* A child that this program had before it executed another one in its place. 0 or -errno. */
-int process_adopt(struct process *p, pid_t pid);
+/* A child that this program had before it executed another one in its place. Takes pidfd, which is its; -1: one is opened.
+ * 0 or -errno, which comes only then. */
+int process_adopt(struct process *p, pid_t pid, int pidfd);
 /* on_exit is called once, from the loop. */
 void process_watch(struct process *p, struct ev_loop *loop);
 /* Nothing happens when it has ended already. */

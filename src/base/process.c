@@ -33,9 +33,9 @@ static void fill(struct process *p, pid_t pid, int pidfd)
 	LIST_INSERT_HEAD(&known, p, siblings);
 }
 
-int process_adopt(struct process *p, pid_t pid)
+int process_adopt(struct process *p, pid_t pid, int pidfd)
 {
-	int fd = open_pidfd(pid);
+	int fd = pidfd != -1 ? pidfd : open_pidfd(pid);
 	if (fd >= 0)
 		fill(p, pid, fd);
 	return MIN(fd, 0);
@@ -48,7 +48,7 @@ pid_t process_fork(struct process *p)
 		return 0;
 	if (pid == -1)
 		return -errno;
-	int r = process_adopt(p, pid);
+	int r = process_adopt(p, pid, -1);
 	if (r == 0)
 		return pid;
 	kill(pid, SIGKILL); /* not reaped yet: it is the one */

@@ -61,9 +61,9 @@ int child_start(struct child *c, struct ev_loop *loop, const char **what)
 	return MIN(pid, 0);
 }
 
-int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int link)
+int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int pidfd, int link)
 {
-	int r = process_adopt(&c->process, pid);
+	int r = process_adopt(&c->process, pid, pidfd);
 	if (r == 0)
 		begin(c, loop, link);
 	return r;

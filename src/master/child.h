@@ -31,8 +31,9 @@ struct child {
 void child_init(struct child *c, const struct child_type *type, void *owner);
 /* 0, or -errno with what failed in *what. */
 int child_start(struct child *c, struct ev_loop *loop, const char **what);
-/* One that was there before this program was executed in its place. 0, and `link`, our end, is its own; or -errno. */
-int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int link);
+/* One that was there before this program was executed in its place. 0, and pidfd (-1: none yet) and `link`, our end, are
+ * its own; or -errno, which comes only without a pidfd. */
+int child_adopt(struct child *c, struct ev_loop *loop, pid_t pid, int pidfd, int link);
 /* As net_link_send; -EPIPE: it is about to die, on_exit comes. */
 int child_send(struct child *c, const void *msg, size_t len, int fd);
 /* Closes the link: a child that finds nobody there leaves. */

@@ -58,6 +58,7 @@ static void describe_slot(const struct slot *s, struct text *t)
 		state_number(t, p->is_leaving);
 		state_number(t, receive_fd(s->m->receive, s->number, k));
 		state_number(t, RECEIVE_VERSION);
+		state_number(t, p->child.process.pidfd);
 	}
 }
 

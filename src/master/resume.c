@@ -18,7 +18,8 @@ static const double import_seconds = 0.5;
 
 struct resume {
 	struct master *m;
-	char *text; /* the state; lines are read from copies of it */
+	char *text;    /* the state */
+	char *scratch; /* as large: lines are read from a copy, and memory may be short by then */
 	int config, maps;
 	struct control_guest guests[CONTROL_CLIENTS_MAX];
 	unsigned n_guests;
@@ -42,11 +43,10 @@ typedef void line_function(struct master *m, const struct state_line *line);
 static void each_line(struct master *m, const char *key, line_function *f)
 {
 	static struct state_line line; /* large */
-	char *copy = strdup(the_resume->text), *at = copy;
-	while (copy && state_next(&at, &line))
+	char *at = strcpy(the_resume->scratch, the_resume->text);
+	while (state_next(&at, &line))
 		if (strcmp(line.key, key) == 0)
 			f(m, &line);
-	free(copy);
 }
 
 static int take_fd(const struct state_line *line, unsigned word)
@@ -73,7 +73,7 @@ bool master_resumes(void)
 		return false;
 	unsetenv(UPGRADE_ENVIRONMENT);
 	struct resume *r = calloc(1, sizeof(*r));
-	if (!r || !(r->text = state_read(fd))) {
+	if (!r || !(r->text = state_read(fd)) || !(r->scratch = malloc(strlen(r->text) + 1))) {
 		fprintf(stderr, "millrace: cannot read what the millrace before left: %s\n", strerror(errno));
 		exit(MASTER_EXIT_ERROR); /* its workers deliver what they hold, and end */
 	}
@@ -267,17 +267,18 @@ static void read_slot(struct master *m, const struct state_line *line)
 static void read_worker(struct master *m, const struct state_line *line)
 {
 	int64_t number = state_int(line, 0, -1), which = state_int(line, 1, -1);
-	int link = take_fd(line, 3), fd = take_fd(line, 7);
+	int link = take_fd(line, 3), fd = take_fd(line, 7), pidfd = take_fd(line, 9);
 	struct receive_batch *batches = receive_adopt(fd, state_int(line, 8, 0));
 	pid_t pid = (pid_t)state_int(line, 2, 0);
 	if (number < 0 || number >= m->n_slots || which < 0 || which >= STATS_SLOT_PAGES || pid <= 0 || link == -1) {
 		close(link); /* the worker meets the end of its link, and leaves */
+		close(pidfd);
 		receive_let_go(batches);
 		return;
 	}
 	struct slot *s = &m->slots[number];
 	struct worker_process *p = &s->processes[which];
-	int r = child_adopt(&p->child, m->loop, pid, link);
+	int r = child_adopt(&p->child, m->loop, pid, pidfd, link);
 	if (r != 0) {
 		log_error("upgrade: worker %u (pid %d) cannot be taken over: %s", s->number, (int)pid, strerror(-r));
 		close(link);
@@ -408,6 +409,7 @@ static void end(struct resume *r)
 		close(r->maps);
 	if (r->config != -1)
 		close(r->config);
+	free(r->scratch);
 	free(r->text);
 	free(r);
 	the_resume = NULL;

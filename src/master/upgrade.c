@@ -170,6 +170,7 @@ static void inherit_all(const struct master *m, bool is_inherited)
 				continue;
 			set_inherited(c->link.fd, is_inherited);
 			set_inherited(receive_fd(m->receive, i, k), is_inherited);
+			set_inherited(c->process.pidfd, is_inherited);
 		}
 	for (unsigned i = 0; i < stats_files(m->stats); i++)
 		set_inherited(stats_reader_fd(m->stats, i), is_inherited);

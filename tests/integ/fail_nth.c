@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum class { MEMORY, DESCRIPTOR, MAP, FORK, EPOLL, SEND_FULL, SEND_MANY, RECEIVE };
+enum class { MEMORY, DESCRIPTOR, PIDFD, MAP, FORK, EPOLL, SEND_FULL, SEND_MANY, RECEIVE };
 enum role { MASTER, CHILD };
 enum { FRAMES_MAX = 24 };
 
@@ -225,7 +225,7 @@ long syscall(long number, ...)
 	va_end(ap);
 	if (!real)
 		real = next("syscall");
-	if (number == SYS_pidfd_open && refused(DESCRIPTOR, EMFILE))
+	if (number == SYS_pidfd_open && refused(PIDFD, EMFILE))
 		return -1;
 	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

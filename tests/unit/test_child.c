@@ -10,6 +10,8 @@
 #include <net.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,11 +104,14 @@ START_TEST(last_words)
 }
 END_TEST
 
-/* A program that was executed in place has the pid and its end of the link, no more. */
+/* A program that was executed in place has the pid, its end of the link, and from one of today the pidfd, too: then it
+ * needs no descriptor more. */
 START_TEST(adopted)
 {
 	static struct child c;
-	int pair[2];
+	int pair[2], pidfd = -1;
+	struct rlimit all;
+	getrlimit(RLIMIT_NOFILE, &all);
 	loop = ev_loop_new(EVBACKEND_EPOLL | EVFLAG_NOENV);
 	ck_assert_int_eq(net_link_pair(pair), 0);
 	pid_t pid = fork();
@@ -114,7 +119,12 @@ START_TEST(adopted)
 		run(owner, pair[1]);
 	child_init(&c, &type, owner);
 	close(pair[1]);
-	ck_assert_int_eq(child_adopt(&c, loop, pid, pair[0]), 0);
+	if (_i) {
+		pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+		setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 3, .rlim_max = all.rlim_max});
+	}
+	ck_assert_int_eq(child_adopt(&c, loop, pid, pidfd, pair[0]), 0);
+	setrlimit(RLIMIT_NOFILE, &all);
 	for (uint32_t i = 0; i < N; i++)
 		send_number(&c, i);
 	ev_run(loop, 0);
@@ -129,7 +139,7 @@ int main(void)
 	Suite *s = suite_create("child");
 	TCase *tc = tcase_create("child");
 	tcase_add_test(tc, last_words);
-	tcase_add_test(tc, adopted);
+	tcase_add_loop_test(tc, adopted, 0, 2);
 	suite_add_tcase(s, tc);
 	return suite_run(s);
 }
