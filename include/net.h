@@ -52,6 +52,8 @@ int net_reuseport_random(int fd, unsigned n, struct err *err);
 /* Asks for `bytes`, beyond net.core.rmem_max when allowed; *got is what SO_RCVBUF says then, halved (the kernel doubles
  * what is asked for its own overhead). Never fails: a shortfall is seen in *got. */
 void net_receive_buffer(int fd, uint64_t bytes, uint64_t *got);
+/* Likewise for what is sent, and nobody asks what it got. */
+void net_send_buffer(int fd, uint64_t bytes);
 
 /* SO_MEMINFO: bytes that wait in the socket's receive queue, and datagrams dropped since it was made. 0 or -errno. */
 int net_socket_drops(int fd, uint64_t *queue_bytes, uint32_t *dropped);

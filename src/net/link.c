@@ -6,15 +6,18 @@
 #include <errno.h>
 #include <event.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <net_link.h>
 #include <net.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 static const double again_seconds = 0.001;
-/* In one turn; the loop comes back for the rest. */
-enum { TURN_MESSAGES = 64 };
+/* In one turn; the loop comes back for the rest. From ROOM_MESSAGES on it is worth a look at once for all. */
+enum { TURN_MESSAGES = 64, ROOM_MESSAGES = 4 };
 
 struct net_message *net_message_new(const void *bytes, size_t len, int fd)
 {
@@ -140,14 +143,29 @@ static bool take_reserve(struct net_link *l)
 	return l->reserve != -1;
 }
 
-static int hear_one(struct net_link *l)
+/* So many descriptors are free, and as many for other threads: the last ones are (man 2 poll: POLLNVAL). */
+static bool are_free(unsigned n)
+{
+	struct pollfd last[2 * TURN_MESSAGES];
+	struct rlimit limit;
+	n *= 2;
+	if (getrlimit(RLIMIT_NOFILE, &limit) == -1 || limit.rlim_cur < n || limit.rlim_cur > INT_MAX)
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		last[i] = (struct pollfd){.fd = (int)(limit.rlim_cur - 1 - i)};
+	return poll(last, n, 0) == (int)n;
+}
+
+static int hear_one(struct net_link *l, bool have_room)
 {
 	struct net_message *m = NULL;
 	char byte;
 	if (!take_reserve(l)) /* the end needs no descriptor */
 		return recv(l->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ? 0 : -EMFILE;
-	close(l->reserve);
-	l->reserve = -1;
+	if (!have_room) {
+		close(l->reserve);
+		l->reserve = -1;
+	}
 	int r = net_link_recover(l->fd, l->size, &m);
 	take_reserve(l);
 	if (r == 1 && !l->on_message(l, m))
@@ -158,8 +176,11 @@ static int hear_one(struct net_link *l)
 static void hear(struct net_link *l)
 {
 	int r = 1;
+	bool have_room = false;
 	for (unsigned n = 0; r == 1 && n < TURN_MESSAGES; n++) {
-		r = hear_one(l);
+		if (n == ROOM_MESSAGES)
+			have_room = are_free(TURN_MESSAGES - n);
+		r = hear_one(l, have_room);
 		if (l->fd == -1)
 			return;
 	}
@@ -181,7 +202,7 @@ static void readable(struct ev_loop *loop, struct ev_io *io, int events)
 
 void net_link_hear_out(struct net_link *l)
 {
-	while (l->fd != -1 && hear_one(l) == 1)
+	while (l->fd != -1 && hear_one(l, false) == 1)
 		;
 }
 

@@ -267,6 +267,13 @@ void net_receive_buffer(int fd, uint64_t bytes, uint64_t *got)
 	*got = (uint64_t)have / 2;
 }
 
+void net_send_buffer(int fd, uint64_t bytes)
+{
+	int want = (int)MIN(bytes, (uint64_t)INT32_MAX / 2);
+	if (set_int(fd, SOL_SOCKET, SO_SNDBUFFORCE, want) == -1)
+		set_int(fd, SOL_SOCKET, SO_SNDBUF, want);
+}
+
 int net_socket_drops(int fd, uint64_t *queue_bytes, uint32_t *dropped)
 {
 	uint32_t info[SK_MEMINFO_VARS] = {0};

@@ -99,6 +99,7 @@ static void tell_state(struct handed_backend *msg, struct backend *be)
 {
 	if (be->state == BACKEND_UP) {
 		msg->is_up = 1;
+		msg->user_timeout_ms = (uint32_t)(be->st->out->cf->user_timeout / 1000);
 		msg->connected_us = be->connected_us;
 		msg->sent_bytes = be->sent_bytes;
 		msg->acked_bytes = be->acked_bytes;

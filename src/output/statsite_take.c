@@ -156,13 +156,10 @@ static bool is_believable(const struct handed_backend *h, struct queue_part *par
 
 static bool is_socket(int fd, const char *transport)
 {
-	int type = 0, domain = 0;
-	socklen_t len = sizeof(type);
-	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == -1 ||
-	    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == -1)
-		return false;
-	return type == (strcmp(transport, "tcp") == 0 ? SOCK_STREAM : SOCK_DGRAM) &&
-	       (domain == AF_INET || domain == AF_INET6);
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+	return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) == 0 &&
+	       protocol == (strcmp(transport, "tcp") == 0 ? IPPROTO_TCP : IPPROTO_UDP);
 }
 
 /* Numbers that do not fit together make all of it at risk. */
@@ -198,7 +195,7 @@ static void take_connection(struct backend *be, const struct handed_backend *h, 
 		return;
 	}
 	backend_up_again(be);
-	if (backend_is_tcp(be))
+	if (backend_is_tcp(be) && h->user_timeout_ms != be->st->out->cf->user_timeout / 1000)
 		backend_tcp_set_options(be);
 	if (be->sent_bytes != be->acked_bytes)
 		statsite_unsettled(be);

@@ -183,6 +183,31 @@ START_TEST(no_descriptor)
 }
 END_TEST
 
+/* Many at once: not one comes without its descriptor, however few are free. */
+START_TEST(few_descriptors)
+{
+	enum { MESSAGES = 200, LIMIT = 300 };
+	int taken[LIMIT], n = 0, fd;
+	struct rlimit limit = {.rlim_cur = LIMIT, .rlim_max = LIMIT};
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	for (uint32_t i = 0; i < MESSAGES / 2; i++)
+		send_numbered(i, STDERR_FILENO);
+	while ((fd = dup(STDERR_FILENO)) != -1)
+		taken[n++] = fd;
+	keeps = true;
+	for (uint32_t heard = 1; heard < MESSAGES / 2; heard++) { /* one more is free, at either end of them */
+		close(heard % 2 ? taken[--n] : taken[heard]);
+		for (int i = 0; i < 20; i++)
+			ev_run(loop, EVRUN_NOWAIT);
+		ck_assert_uint_eq(n_with_fd, n_heard);
+	}
+	while (n > MESSAGES / 2)
+		close(taken[--n]);
+	run_until(MESSAGES / 2);
+	ck_assert_uint_eq(n_with_fd, MESSAGES / 2);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("link");
@@ -193,6 +218,7 @@ int main(void)
 	tcase_add_test(tc, left);
 	tcase_add_test(tc, end);
 	tcase_add_test(tc, no_descriptor);
+	tcase_add_test(tc, few_descriptors);
 	suite_add_tcase(s, tc);
 	return suite_run(s);
 }
