@@ -3,6 +3,7 @@
 send PORT N PER_SECOND` sends N datagrams of one line each, which carries the time of its sending. Two processes, so that
 neither waits for the other's interpreter."""
 import json
+import selectors
 import socket
 import sys
 import time
@@ -25,20 +26,29 @@ def receive(n, kind):
     if kind == "tcp":
         server.listen()
     print(server.getsockname()[1], flush=True)
-    s = server.accept()[0] if kind == "tcp" else server
-    rest, delays = b"", []
+    selector, delays = selectors.DefaultSelector(), []
+    selector.register(server, selectors.EVENT_READ, b"")
     while len(delays) < n:
-        data = s.recv(65536)
-        now = time.monotonic_ns()
-        if not data:
-            break
-        *lines, rest = (rest + data).split(b"\n")
-        delays += [(now - int(line.split(b":")[1].split(b"|")[0])) / 1000 for line in lines if line.startswith(b"lat.")]
+        for key, _ in selector.select():
+            s = key.fileobj
+            if kind == "tcp" and s is server:
+                selector.register(s.accept()[0], selectors.EVENT_READ, b"")
+                continue
+            data = s.recv(65536)
+            now = time.monotonic_ns()
+            if not data:
+                selector.unregister(s)
+                continue
+            *lines, rest = (key.data + data).split(b"\n")
+            selector.modify(s, selectors.EVENT_READ, rest)
+            delays += [(now - int(line.split(b":")[1].split(b"|")[0])) / 1000 for line in lines if line.startswith(b"lat.")]
     delays.sort()
     at = {f"p{p}": round(delays[min(len(delays) - 1, len(delays) * p // 100)], 1) for p in (50, 90, 99)}
     print(json.dumps({"n": len(delays), "max": round(delays[-1], 1), **at}), flush=True)
-    while kind == "tcp" and s.recv(65536):  # what else is under way is taken, so that the relay can drain
-        pass
+    while kind == "tcp":  # what else is under way is taken, so that the relay can drain; until we are ended
+        for key, _ in selector.select():
+            if key.fileobj is not server and not key.fileobj.recv(65536):
+                selector.unregister(key.fileobj)
 
 
 if __name__ == "__main__":

@@ -530,6 +530,7 @@ def test_reloads_while_backends_stall_and_die(bench, n, pps):
         sink.ask(f"refuse off {port}")
         load.go_on(100)
     lines = sum(s.stop()["lines"] for s in load.senders)
+    wait_for(lambda: Counters(millrace).sum("input", "received_lines") == lines, "all lines to be read")
     counters = wait_settled(millrace)
     read_out_what_came(sink)
     report = sink.report()
