@@ -2,7 +2,7 @@
  *
  * tap_ring: an AF_PACKET socket with a ring (TPACKET_V3): made, joined to its fanout group, asked for
  * its statistics and closed. Master. The order of the steps is what keeps packets from arriving twice
- * or vanishing uncounted (docs/design.md, "Packets").
+ * or vanishing uncounted (docs/measured.md, "Packets").
  */
 #include "tap.h"
 

@@ -16,7 +16,7 @@
 enum { PEM_MAX_BYTES = 4 << 20 };
 
 /* format pcap lingers longer: its packets have waited for batch_delay anyway, and fewer requests cost less. Nor is it
- * compressed: lz4 alone would take 430 of 1,040 ns a packet (docs/design.md). */
+ * compressed: lz4 alone would take 430 of 1,040 ns a packet (docs/measured.md). */
 static const struct {
 	const char *name, *alias, *value, *value_of_pcap;
 } defaults[] = {

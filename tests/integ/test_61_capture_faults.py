@@ -13,7 +13,7 @@ from kafka_peers import Cluster, Mock, needs_kafka
 from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pcap, rows, wait_read, wire, write_pcap
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
-PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/design.md
+PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/measured.md
 
 
 def counted(c):

@@ -9,7 +9,7 @@ from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pc
 from reload_rig import Config, Upgraded
 
 pytestmark = [needs_kafka, needs_pcap, pytest.mark.needs_root]
-PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/design.md
+PER_CHANGE = 50  # packets that a change of handles may cost uncounted; measured: see docs/measured.md
 
 
 def counted(c):

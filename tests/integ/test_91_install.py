@@ -13,8 +13,8 @@ from peers import Collector
 PROGRAMS = {"sbin/millrace": 0o755, "bin/millracectl": 0o755, "bin/millrace-replay": 0o755, "bin/millrace-sink": 0o755}
 PAGES = {f"share/man/man{p.suffix[1:]}/{p.name}": 0o644 for p in (ROOT / "etc/man").glob("*.[18]")}
 DOCUMENTS = {f"share/doc/millrace/{name}": 0o644 for name in
-             ("README.md", "CHANGELOG.md", "operations.md", "drops.md", "counters.md", "design.md", "millrace.yaml",
-              "millrace.alerts.yml")}
+             ("README.md", "CHANGELOG.md", "operations.md", "drops.md", "counters.md", "design.md", "measured.md", "tour.md",
+              "millrace.yaml", "millrace.alerts.yml")}
 CONFIGURATIONS = {"etc/millrace/millrace.yaml": 0o640, "etc/default/millrace": 0o644, "etc/logrotate.d/millrace": 0o644,
                   "etc/sysctl.d/30-millrace.conf": 0o644}
 SERVICE = {"etc/init.d/millrace": 0o755, "lib/systemd/system/millrace.service": 0o644}
