@@ -227,6 +227,17 @@ struct stats_path {
 #undef STATS_FIELD_PATH
 #define STATS_FIELD_PATH(name)
 
+/* What SLOT and BROKER have in their counter `state`. */
+enum stats_slot_state {
+	STATS_SLOT_VACANT,
+	STATS_SLOT_STARTING,
+	STATS_SLOT_READY,
+	STATS_SLOT_DRAINING,
+	STATS_SLOT_FAILED,
+	STATS_SLOT_REMOVED,
+};
+enum stats_broker_state { STATS_BROKER_IDLE, STATS_BROKER_DOWN, STATS_BROKER_UP };
+
 struct stats;	   /* the mapping */
 struct stats_page; /* one page, as its writer sees it; with the list of touched blocks, which is private */
 
@@ -256,8 +267,8 @@ int stats_reader_fd(const struct stats *st, unsigned file);
  * 0. `feeds`: of an INPUT, bit i set: it feeds output i. `unit`: of an OUTPUT what its records are ("lines",
  * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
  * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
- * of the directory again (its counters stay). WORKER, SLOT, MASTER, MONITOR, HOST, PROCESS and
- * PATH are named by stats_new. */
+ * of the directory again (its counters stay). WORKER, SLOT, MASTER, MONITOR, HOST and PROCESS are
+ * named by stats_new, PATH by stats_drops_name. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 /* Master: the block for what is new under this name: the one that it had before it was retired, else one that nobody had,
@@ -416,6 +427,9 @@ struct stats_row {
 	uint64_t value;
 };
 typedef void stats_row_cb(void *arg, const struct stats_row *row);
+/* Of what is below an output that output, of an ENDPOINT or DEVICE its input, else NULL. */
+const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
+					     const struct stats_entry *e);
 /* Calls back for every counter there is: each worker's page, then the master's, then the monitor's. */
 void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg);
 
@@ -453,11 +467,15 @@ void stats_totals_add(struct stats_totals *to, const struct stats_totals *more);
 /* Changes whenever a page of the slot was published: what was computed from it may be kept until then. */
 uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
 
+/* One block of one of a slot's two pages, as it lies there; of the master's and the monitor's scopes slot and which do not
+ * matter. NULL: the page has none there. */
+const uint64_t *stats_copy_block_of(const struct stats_copy *c, unsigned slot, unsigned which, enum stats_scope scope,
+				    unsigned index);
+
 const char *stats_scope_word(enum stats_scope scope);	 /* "worker", "input", … */
 const char *stats_kind_word(unsigned kind);		 /* "counter", "gauge", "loss", "hint" */
-const char *stats_broker_state_word(uint64_t state); /* "idle", "down", "up" */
-/* "vacant", "starting", "ready", "draining", "failed", "removed" */
-const char *stats_slot_state_word(uint64_t state);
+const char *stats_broker_state_word(uint64_t state); /* of an enum stats_broker_state: "idle", … */
+const char *stats_slot_state_word(uint64_t state);   /* of an enum stats_slot_state: "vacant", … */
 bool stats_slot_is_ready(const struct stats_copy *c, unsigned slot);
 /* What an ENDPOINT is: a socket for datagrams, a ring of the kernel, a receive queue of DPDK; else streams or files. */
 enum stats_endpoint_kind { STATS_ENDPOINT_OTHER, STATS_ENDPOINT_SOCKET, STATS_ENDPOINT_RING, STATS_ENDPOINT_QUEUE };
@@ -473,6 +491,9 @@ unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
 uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend);
 
 /* -- the path from the wire to the backends, and what was lost at each step of it ----------------------------------- */
+
+/* Master, after stats_new: names the blocks of PATH. */
+void stats_drops_name(struct stats *st);
 
 /* In the order that a datagram or packet takes. */
 enum stats_step {

@@ -288,6 +288,7 @@ static int make_shared(struct master *m, struct err *err)
 	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
 	if (!m->receive)
 		return -ENOMEM;
+	stats_drops_name(m->stats);
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
 	resume_endpoints(m);

@@ -10,6 +10,11 @@
 #include <string.h>
 #include <sys/wait.h>
 
+/* The page has the state as a number. */
+_Static_assert((int)RESTART_VACANT == STATS_SLOT_VACANT && (int)RESTART_READY == STATS_SLOT_READY &&
+		   (int)RESTART_REMOVED == STATS_SLOT_REMOVED,
+	       "states of a slot");
+
 void slot_publish(struct slot *s)
 {
 	struct stats_slot *st = stats_slot(s->m->page, s->number);

@@ -7,9 +7,6 @@
 
 #include <string.h>
 
-/* The pages say it: 5, a slot that a reload removed, is none that anybody waits for. */
-enum { SLOT_READY = 2, SLOT_REMOVED = 5 };
-
 static struct stats_program program_of(const struct monitor *m)
 {
 	return (struct stats_program){
@@ -21,7 +18,7 @@ bool answer_is_ready(const struct monitor *m, struct text *why)
 	unsigned waits = 0, first = 0;
 	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
 		uint64_t state = stats_named(m->copy, STATS_ALL, STATS_SLOT, slot, "state");
-		if (state == SLOT_READY || state == SLOT_REMOVED)
+		if (state == STATS_SLOT_READY || state == STATS_SLOT_REMOVED) /* nobody waits for one that is removed */
 			continue;
 		first = waits++ ? first : slot;
 	}

@@ -271,7 +271,7 @@ unsigned kafka_brokers_parse(const char *json, struct kafka_broker *brokers, uns
 		at = s;
 		if (id < 0)
 			continue; /* a bootstrap address: the same broker has a number when it was reached */
-		brokers[n] = (struct kafka_broker){.id = id, .state = 1};
+		brokers[n] = (struct kafka_broker){.id = id, .state = STATS_BROKER_DOWN};
 		for (unsigned i = 0; i < ARRAY_LEN(states); i++)
 			if (strcmp(state, states[i]) == 0)
 				brokers[n].state = i;
@@ -289,8 +289,8 @@ void kafka_stats_event(struct kafka *k, rd_kafka_event_t *event)
 	unsigned n = json ? kafka_brokers_parse(json, brokers, ARRAY_LEN(brokers)) : 0, up = 0;
 	for (unsigned i = 0; i < n; i++) {
 		struct stats_broker *st = stats_broker(k->out->page, k->out->index * STATS_BROKERS_MAX + i);
-		up += brokers[i].state == 2;
-		st->disconnects += st->state == 2 && brokers[i].state != 2;
+		up += brokers[i].state == STATS_BROKER_UP;
+		st->disconnects += st->state == STATS_BROKER_UP && brokers[i].state != STATS_BROKER_UP;
 		st->node = (uint64_t)brokers[i].id;
 		st->state = brokers[i].state;
 		st->is_known = 1;

@@ -272,6 +272,12 @@ const uint64_t *stats_copy_block(const struct stats_copy *c, unsigned page, enum
 	return (const uint64_t *)(c->pages[page].half + l->half_offset + (size_t)index * l->block_bytes);
 }
 
+const uint64_t *stats_copy_block_of(const struct stats_copy *c, unsigned slot, unsigned which, enum stats_scope scope,
+				    unsigned index)
+{
+	return stats_copy_block(c, stats_page_number(&stats_copy_of(c)->head, scope, slot, which), scope, index);
+}
+
 uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot)
 {
 	uint64_t sum = 0;

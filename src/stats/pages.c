@@ -121,7 +121,6 @@ static void tables_make(struct stats *st)
 	stats_name(st, STATS_MASTER, 0, "master", 0, 0, "");
 	stats_name(st, STATS_MONITOR, 0, "monitor", 0, 0, "");
 	stats_name(st, STATS_HOST, 0, "host", 0, 0, "");
-	stats_drops_name(st);
 }
 
 struct stats *stats_new(unsigned slots, unsigned room, struct err *err)

@@ -197,7 +197,7 @@ static void broker_add(struct broker *all, unsigned *n, const struct stats_copy 
 		i++;
 	if (i == *n)
 		all[(*n)++] = (struct broker){.output = output, .node = node};
-	all[i].ups += stats_named(c, slot, STATS_BROKER, index, "state") == STATS_BROKER_STATE_UP;
+	all[i].ups += stats_named(c, slot, STATS_BROKER, index, "state") == STATS_BROKER_UP;
 	all[i].disconnects += stats_named(c, slot, STATS_BROKER, index, "disconnects");
 }
 

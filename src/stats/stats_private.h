@@ -170,11 +170,6 @@ static inline uint32_t stats_listed_max(const struct stats_head *head, enum stat
 	return scope == STATS_WORKER ? head->slots : head->scopes[scope].max_entries;
 }
 
-/* Of what is below an output that output, of an ENDPOINT or DEVICE its input, else NULL. */
-const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum stats_scope scope,
-					     const struct stats_entry *e);
-enum { STATS_BROKER_STATE_UP = 2 };
-
 /* The counters of one block of one page; NULL: the page has none there. */
 const uint64_t *stats_copy_block(const struct stats_copy *c, unsigned page, enum stats_scope scope, unsigned index);
 /* A copy of this page alone, as it is now. False: it does not hold still. Names are not looked at. */
@@ -195,9 +190,6 @@ int stats_page_init(struct stats_page *p, const struct stats_head *head, char *p
 void stats_page_fini(struct stats_page *p);
 /* Master: all of the page is this from now on, published. */
 void stats_page_restore(struct stats_page *p, const char *half, const unsigned used[STATS_SCOPES]);
-
-/* Names the blocks of PATH. */
-void stats_drops_name(struct stats *st);
 
 /* Copies the directory under its sequence number into arrays of max_entries each. 0 or -EAGAIN. */
 int stats_directory_take(const struct stats *st, struct stats_entry *to[STATS_SCOPES], unsigned n[STATS_SCOPES],

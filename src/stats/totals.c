@@ -69,11 +69,9 @@ static struct plan plan_of(const struct stats_copy *c, enum stats_scope scope)
 static void add_block(const struct stats_copy *c, const struct plan *plan, unsigned slot, enum stats_scope scope,
 		      unsigned index, uint64_t sums[TOTALS])
 {
-	const struct stats_head *head = &stats_copy_of(c)->head;
-	unsigned n = head->scopes[scope].owner == STATS_OWNER_SLOT ? STATS_SLOT_PAGES : 1;
+	unsigned n = scope < STATS_MASTER ? STATS_SLOT_PAGES : 1;
 	for (unsigned which = 0; which < n; which++) {
-		unsigned page = stats_page_number(head, scope, slot, which);
-		const uint64_t *block = stats_copy_block(c, page, scope, index);
+		const uint64_t *block = stats_copy_block_of(c, slot, which, scope, index);
 		for (unsigned i = 0; block && i < plan->n; i++)
 			sums[plan->wanted[i].total] += block[plan->wanted[i].field];
 	}

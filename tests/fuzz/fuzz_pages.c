@@ -29,6 +29,7 @@ static void make_pages(void)
 	st = stats_new(1, 1, &err);
 	if (st == NULL || stats_files(st) != FILES)
 		abort();
+	stats_drops_name(st);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
 	stats_name(st, STATS_BACKEND, 0, "10.0.0.1:8125", 0, 0, "tcp");

@@ -22,6 +22,7 @@ static void setup(void)
 {
 	st = stats_new(SLOTS, SLOTS, &err);
 	c = stats_copy_new(st);
+	stats_drops_name(st);
 	d = stats_drops_new(st);
 	ck_assert(st && c && d);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
