@@ -16,7 +16,7 @@ def rules():
 
 
 def metrics():
-    """Names that /metrics has, by the rule of src/stats/prometheus.c: millrace_SCOPE_ROW, _seconds for _us, _total if it only grows."""
+    """Names that /metrics has, by the rule of src/report/prometheus.c: millrace_SCOPE_ROW, _seconds for _us, _total if it only grows."""
     names = set()
     for scope, row, kind in re.findall(r"^COUNTER\((\w+), (\w+), (\w+),", (ROOT / "include/tbl/counter.def").read_text(), re.M):
         seconds = re.sub("_us$", "_seconds", row)

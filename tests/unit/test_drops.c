@@ -4,7 +4,7 @@
  * worst step, and the advice for it, each from pages that this test fills.
  */
 #include "suite.h"
-#include "../../src/stats/drops_private.h"
+#include "../../src/report/drops_private.h"
 #include <string.h>
 
 enum { SLOTS = 4 };

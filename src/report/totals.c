@@ -3,7 +3,7 @@
  * totals: the few numbers that say how millrace does, from a copy: what came, what was delivered, what was lost, what
  * waits. For the monitor's history and its page. Any process, pure.
  */
-#include "stats_private.h"
+#include <stats.h>
 #include <string.h>
 
 /* Which of the totals a counter belongs to, by its place in the table: looked up once. */

@@ -8,7 +8,7 @@
  * and 8 workers would be 18,000 series of which nobody looks at one; WORKER, SLOT and ENDPOINT rows have a worker.
  *   broker  each worker has connections of its own: how many workers have it up, and the sum of their disconnects
  */
-#include "stats_private.h"
+#include <stats.h>
 #include <string.h>
 
 /* The label strings of all blocks of a scope, one behind the other; made once for all rows. */

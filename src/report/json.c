@@ -3,7 +3,7 @@
  * json: every counter with its labels, and the state of all summed over the workers, as JSON. For millracectl and the
  * monitor. Any process, pure. The keys are the names of the counters; docs of the rest are in millracectl(1).
  */
-#include "stats_private.h"
+#include <stats.h>
 #include <string.h>
 
 static void add_string(struct text *t, const char *key, const char *s)

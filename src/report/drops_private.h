@@ -5,7 +5,7 @@
 #ifndef DROPS_PRIVATE_H
 #define DROPS_PRIVATE_H
 
-#include "stats_private.h"
+#include <stats.h>
 
 enum { DROPS_SAMPLES = 12, DROPS_WINDOW_US = 10 * 1000000, DROPS_SLACK_US = 500000, DROPS_STALE_US = 5 * 1000000 };
 

@@ -8,7 +8,7 @@
  *   bytes_queued     a total there, in spite of its name: what was ever queued; equals bytes_sent when all is sent
  *   relayed_lines    offered and not lost           dropped_lines    lost, for whatever reason
  */
-#include "stats_private.h"
+#include <stats.h>
 #include <string.h>
 
 static void global(struct text *t, const char *name, const char *type, uint64_t value)
