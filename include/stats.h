@@ -22,7 +22,6 @@
 #define STATS_H
 
 #include <base.h>
-#include <net.h>
 
 enum stats_scope {
 	STATS_WORKER,
@@ -39,7 +38,7 @@ enum stats_scope {
 	STATS_HOST,
 	STATS_INTERFACE,
 	STATS_PROCESS, /* of the slot's worker, by slot */
-	STATS_PATH,    /* a loss on the path from the wire to the backends: see stats_drops_new */
+	STATS_PATH,    /* a loss on the path from the wire to the backends: see report_drops_new */
 	STATS_SCOPES,
 };
 
@@ -268,7 +267,7 @@ int stats_reader_fd(const struct stats *st, unsigned file);
  * "datagrams", "packets"); of an ENDPOINT "slot N"; of a BACKEND "tcp", "udp" or "kafka"; of an INPUT its type. The name
  * of a BACKEND is HOST:PORT, or the topic of a kafka output; of an ENDPOINT its address. `name` NULL takes the entry out
  * of the directory again (its counters stay). WORKER, SLOT, MASTER, MONITOR, HOST and PROCESS are
- * named by stats_new, PATH by stats_drops_name. */
+ * named by stats_new, PATH by report_drops_name. */
 void stats_name(struct stats *st, enum stats_scope scope, unsigned index, const char *name, unsigned parent,
 		uint64_t feeds, const char *unit);
 /* Master: the block for what is new under this name: the one that it had before it was retired, else one that nobody had,
@@ -415,9 +414,6 @@ bool stats_sum(const struct stats_copy *c, int slot, enum stats_scope scope, uns
  * "worker 1 input metrics: received_lines 10 ≠ to_outputs_lines 9 + … ". Returns how many do not hold. */
 unsigned stats_check(const struct stats_copy *c, struct text *t);
 
-/* statsrelay's answer to "status": SCOPE NAME TYPE VALUE lines and one empty line, for all workers together. */
-void stats_statsrelay(const struct stats_copy *c, struct text *t);
-
 /* One counter of one block; `worker` is -1 in the master's and the monitor's page. Below an output `parent` is that
  * output, of an ENDPOINT or DEVICE its input, else NULL. */
 struct stats_row {
@@ -433,37 +429,6 @@ const struct stats_entry *stats_entry_parent(const struct stats_copy *c, enum st
 /* Calls back for every counter there is: each worker's page, then the master's, then the monitor's. */
 void stats_each_row(const struct stats_copy *c, stats_row_cb *cb, void *arg);
 
-/* Every row as JSON, an object a line: {"counters":[{"name":…,"scope":…,"kind":…,"worker":…,…,"value":…},…]}. */
-void stats_json(const struct stats_copy *c, struct text *t);
-
-/* What is not in the pages: who runs, and the present time (microseconds since 1970). */
-struct stats_program {
-	const char *version;
-	int64_t pid;
-	uint64_t now_us;
-};
-/* The state of all, sums over the workers: {"version":…,"workers":[…],"inputs":[…],"outputs":[…],"backends":[…]}. */
-void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t);
-
-/* Prometheus' text format 0.0.4. Blocks of the workers are summed over them, but WORKER's; see prometheus.c. On a failed
- * allocation t->failed. */
-void stats_prometheus(const struct stats_copy *c, const struct stats_program *program, struct text *t);
-
-/* The few numbers that say how it does. */
-struct stats_totals {
-	uint64_t datagrams; /* and packets, read */
-	uint64_t lines, bytes;
-	uint64_t delivered; /* records */
-	uint64_t delivered_bytes;
-	uint64_t lost;	  /* every counter of kind LOSS, at most: what a killed worker had may stand in two of them */
-	uint64_t waiting; /* records queued, in flight or held now */
-};
-/* Of one worker; of the kernel (sockets and rings: lost only); of the first n backends, each summed over the workers
- * (delivered, lost, waiting). */
-void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_totals *totals);
-void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals);
-void stats_totals_backends(const struct stats_copy *c, struct stats_totals *totals, unsigned n);
-void stats_totals_add(struct stats_totals *to, const struct stats_totals *more);
 /* Changes whenever a page of the slot was published: what was computed from it may be kept until then. */
 uint64_t stats_copy_sequence(const struct stats_copy *c, unsigned slot);
 
@@ -489,91 +454,5 @@ bool stats_block_exists(const struct stats_copy *c, int slot, enum stats_scope s
 unsigned stats_backend_ups(const struct stats_copy *c, unsigned backend);
 /* Since when the first of the ready workers that miss the backend misses it, microseconds since 1970; 0: all have it. */
 uint64_t stats_backend_down_us(const struct stats_copy *c, unsigned backend);
-
-/* -- the path from the wire to the backends, and what was lost at each step of it ----------------------------------- */
-
-/* Master, after stats_new: names the blocks of PATH. */
-void stats_drops_name(struct stats *st);
-
-/* In the order that a datagram or packet takes. */
-enum stats_step {
-	STATS_STEP_INTERFACE, /* the host's network cards, as the kernel counts, since the machine started */
-	STATS_STEP_CARD,      /* the cards that we capture from, since millrace started; so are all below */
-	STATS_STEP_FILTER,
-	STATS_STEP_RING, /* of a capture, or DPDK's receive queue */
-	STATS_STEP_HOST, /* UDP of all programs, since the machine started */
-	STATS_STEP_SOCKET,
-	STATS_STEP_INVALID,
-	STATS_STEP_WORKER,
-	STATS_STEP_QUEUE,
-	STATS_STEP_BACKEND,
-	STATS_STEP_KAFKA_QUEUE,
-	STATS_STEP_DELIVERY, /* of Kafka */
-	STATS_STEPS,
-};
-const char *stats_step_word(enum stats_step step); /* "interface" … */
-
-/* One kind of loss, of all places together. A place is a block of `scope`, counted from 1; 0: none. */
-struct stats_drop {
-	enum stats_step step;
-	enum stats_scope scope;
-	bool is_hint;  /* perhaps lost, or lost and counted elsewhere too: not in the sums */
-	bool is_kafka; /* of BACKEND and OUTPUT: the blocks of kafka outputs, else of the others */
-	const char *name, *unit, *help; /* of the counter */
-	uint64_t came, lost;
-	uint64_t came_10s, lost_10s;
-	unsigned place, place_10s; /* that lost the most */
-};
-
-/* What is known beside the pages, at the moment of a copy. */
-struct stats_seen {
-	const struct net_host *host;	/* NULL: nothing. Borrowed until the next sample or free, for its sockets */
-	const struct proc_usage *usage; /* [slots]; of a slot without process zeros; NULL: nothing */
-	uint64_t now_us, now_real_us;
-};
-
-/* The last ten seconds of the path, from samples that are a second or more apart. The monitor keeps one for all;
- * millracectl has one for --watch. stats_drops_add allocates nothing. NULL: no memory. */
-struct stats_drops;
-struct stats_drops *stats_drops_new(const struct stats *st);
-void stats_drops_free(struct stats_drops *d);
-void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const struct stats_seen *seen);
-/* Monitor: HOST, PROCESS and PATH of its page, to be published by the caller. INTERFACE it writes itself: it names them. */
-void stats_drops_write(const struct stats_drops *d, struct stats_page *monitor_page);
-/* For one who has just one sample: the last ten seconds, CPU included, are what the monitor's page says. False: it is
- * older than five seconds, or there is none. */
-bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c);
-/* What the "last 10 s" really span; 0: they are not known. */
-uint64_t stats_drops_window_us(const struct stats_drops *d);
-/* All kinds of loss that this millrace knows, in the order of the path. */
-unsigned stats_drops_all(const struct stats_drops *d, const struct stats_drop **first);
-
-/* Sums of a step, in one unit. */
-struct stats_step_sum {
-	enum stats_step step;
-	const char *unit;
-	uint64_t came, lost, came_10s, lost_10s;
-};
-/* At most STATS_PATH_MAX; returns how many. Steps that this configuration does not have are left out. */
-unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to[STATS_PATH_MAX]);
-
-/* The step to look at: of the last ten seconds when something was lost in them, else since the start. False: nothing was
- * lost. *row: the kind that lost most there; *is_10s: by which of the two. */
-bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
-		       bool *is_10s);
-/* A line for each step that lost, the worst first: how much, and what to do, from numbers that are known; then what is at
- * risk. Adds nothing when nothing was or may be lost. Of the same copy as the last sample. */
-void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
-
-/* What to do about one kind of loss. */
-void stats_drops_row_advice(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
-			    struct text *t);
-
-/* "10.0.0.1:8125 slot 0", "shards/10.0.0.7:8125", "eth0": a place for people; "" for 0. */
-void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
-		       unsigned place, char *buf, size_t size);
-/* All of it, for people and for programs (an object, a step a line; docs in millracectl(1)). */
-void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
-void stats_drops_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t);
 
 #endif

@@ -5,6 +5,7 @@
  */
 #include "ctl.h"
 #include <net.h>
+#include <report.h>
 #include <string.h>
 
 enum { SECONDS_MAX = 3600 };
@@ -19,7 +20,7 @@ struct drops {
 	const struct drops_options *options;
 	struct net_host_reader *host;
 	struct proc_usage usage[STATS_SLOTS_MAX];
-	struct stats_drops *path;
+	struct report_drops *path;
 };
 
 static int options_read(struct drops_options *o, int argc, char **argv)
@@ -48,13 +49,13 @@ static int path_sample(struct drops *d)
 	if (rc != CTL_OK)
 		return rc;
 	ctl_processes(d->ctl->copy, d->usage);
-	struct stats_seen seen = {
+	struct report_seen seen = {
 	    .host = net_host_read(d->host, true),
 	    .usage = d->usage,
 	    .now_us = clock_us(),
 	    .now_real_us = clock_real_us(),
 	};
-	stats_drops_add(d->path, d->ctl->copy, &seen);
+	report_drops_add(d->path, d->ctl->copy, &seen);
 	return CTL_OK;
 }
 
@@ -62,15 +63,15 @@ static void path_show(struct drops *d, struct text *t)
 {
 	char shown[160];
 	/* one who has watched for ten seconds needs no monitor; before, its ten seconds are more than ours */
-	if (!d->options->seconds && stats_drops_window_us(d->path) < 9 * 1000000)
-		stats_drops_recall(d->path, d->ctl->copy);
+	if (!d->options->seconds && report_drops_window_us(d->path) < 9 * 1000000)
+		report_drops_recall(d->path, d->ctl->copy);
 	if (d->options->json) {
-		stats_drops_json(d->path, d->ctl->copy, t);
+		report_drops_json(d->path, d->ctl->copy, t);
 		return;
 	}
 	text_add(t, "millrace %s, pid %lld\n",
 		 text_escape(shown, sizeof(shown), d->ctl->version, strlen(d->ctl->version)), (long long)d->ctl->pid);
-	stats_drops_text(d->path, d->ctl->copy, t);
+	report_drops_text(d->path, d->ctl->copy, t);
 }
 
 static int show_once(struct drops *d)
@@ -124,7 +125,7 @@ int ctl_drops(struct ctl *ctl, int argc, char **argv)
 	if (rc != CTL_OK)
 		return rc;
 	struct drops d = {
-	    .ctl = ctl, .options = &options, .host = net_host_open(ctl->pid), .path = stats_drops_new(ctl->st)};
+	    .ctl = ctl, .options = &options, .host = net_host_open(ctl->pid), .path = report_drops_new(ctl->st)};
 	if (!d.host || !d.path) {
 		rc = ctl_usage("No memory for the path.");
 	} else if (options.watch) {
@@ -137,6 +138,6 @@ int ctl_drops(struct ctl *ctl, int argc, char **argv)
 		rc = show_once(&d);
 	}
 	net_host_close(d.host);
-	stats_drops_free(d.path);
+	report_drops_free(d.path);
 	return rc;
 }

@@ -3,6 +3,7 @@
  * ctl_status: "status", "stats" and "check". Reads one copy of the counter pages and computes everything from it.
  */
 #include "ctl.h"
+#include <report.h>
 #include <string.h>
 #include <time.h>
 
@@ -174,9 +175,9 @@ int ctl_status(struct ctl *ctl, int argc, char **argv)
 	int rc = ctl_attach(ctl);
 	if (rc != CTL_OK)
 		return rc;
-	struct stats_program program = {ctl->version, ctl->pid, clock_real_us()};
+	struct report_program program = {ctl->version, ctl->pid, clock_real_us()};
 	if (json) {
-		stats_status_json(ctl->copy, &program, &t);
+		report_status_json(ctl->copy, &program, &t);
 		return ctl_print(&t);
 	}
 	status_head(ctl, program.now_us, &t);
@@ -222,7 +223,7 @@ int ctl_stats(struct ctl *ctl, int argc, char **argv)
 	if (rc != CTL_OK)
 		return rc;
 	if (json)
-		stats_json(ctl->copy, &t);
+		report_json(ctl->copy, &t);
 	else
 		stats_each_row(ctl->copy, stats_line, &t);
 	return ctl_print(&t);

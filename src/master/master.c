@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <event.h>
+#include <report.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -288,7 +289,7 @@ static int make_shared(struct master *m, struct err *err)
 	m->receive = m->stats ? receive_new(m->n_slots, err) : NULL;
 	if (!m->receive)
 		return -ENOMEM;
-	stats_drops_name(m->stats);
+	report_drops_name(m->stats);
 	m->page = stats_master_page(m->stats);
 	registry_init(&m->registry, m->stats);
 	resume_endpoints(m);

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-static struct stats_program program_of(const struct monitor *m)
+static struct report_program program_of(const struct monitor *m)
 {
-	return (struct stats_program){
+	return (struct report_program){
 	    .version = MILLRACE_VERSION, .pid = m->setup->master_pid, .now_us = clock_real_us()};
 }
 
@@ -34,8 +34,8 @@ bool answer_is_ready(const struct monitor *m, struct text *why)
 
 static void make_metrics(struct monitor *m, struct answer *a)
 {
-	struct stats_program program = program_of(m);
-	stats_prometheus(m->copy, &program, &a->body);
+	struct report_program program = program_of(m);
+	report_prometheus(m->copy, &program, &a->body);
 }
 
 static void make_healthz(struct monitor *m, struct answer *a)
@@ -55,8 +55,8 @@ static void make_readyz(struct monitor *m, struct answer *a)
 
 static void make_status(struct monitor *m, struct answer *a)
 {
-	struct stats_program program = program_of(m);
-	stats_status_json(m->copy, &program, &a->body);
+	struct report_program program = program_of(m);
+	report_status_json(m->copy, &program, &a->body);
 }
 
 const struct route http_routes[] = {

@@ -4,7 +4,7 @@
  */
 #include "history.h"
 
-void history_add(struct history *h, uint64_t at_us, const struct stats_totals *totals)
+void history_add(struct history *h, uint64_t at_us, const struct report_totals *totals)
 {
 	h->points[h->n++ % HISTORY_POINTS] = (struct history_point){.at_us = at_us, .totals = *totals};
 }
@@ -29,7 +29,7 @@ bool history_rate(const struct history *h, uint64_t n, struct history_rate *rate
 		return false;
 	const struct history_point *now = &h->points[n % HISTORY_POINTS],
 				   *before = &h->points[(n - 1) % HISTORY_POINTS];
-	const struct stats_totals *a = &before->totals, *b = &now->totals;
+	const struct report_totals *a = &before->totals, *b = &now->totals;
 	uint64_t us = now->at_us > before->at_us ? now->at_us - before->at_us : 1;
 	*rate = (struct history_rate){
 	    .datagrams = per_second(a->datagrams, b->datagrams, us),

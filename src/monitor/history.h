@@ -9,13 +9,14 @@
 #define MONITOR_HISTORY_H
 
 #include <base.h>
+#include <report.h>
 #include <stats.h>
 
 enum { HISTORY_POINTS = 601 }; /* 600 rates */
 
 struct history_point {
 	uint64_t at_us; /* CLOCK_MONOTONIC */
-	struct stats_totals totals;
+	struct report_totals totals;
 };
 
 struct history {
@@ -23,7 +24,7 @@ struct history {
 	struct history_point points[HISTORY_POINTS];
 };
 
-void history_add(struct history *h, uint64_t at_us, const struct stats_totals *totals);
+void history_add(struct history *h, uint64_t at_us, const struct report_totals *totals);
 
 /* What passed in the second that point number n closes. */
 struct history_rate {

@@ -70,7 +70,7 @@ static int open_all(struct monitor *m, struct err *err)
 	m->copy = stats_copy_new(m->stats);
 	m->slots = calloc(stats_room(m->stats), sizeof *m->slots);
 	m->host = net_host_open(0);
-	m->drops = stats_drops_new(m->stats);
+	m->drops = report_drops_new(m->stats);
 	if (!m->copy || !m->slots || !m->host || !m->drops)
 		return err_set(err, -ENOMEM, "No memory to read the counter pages.");
 	m->counters->pid = (uint64_t)getpid();

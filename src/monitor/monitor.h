@@ -12,6 +12,7 @@
 #include <ev.h>
 #include <monitor.h>
 #include <net.h>
+#include <report.h>
 #include <stats.h>
 
 struct http;
@@ -19,7 +20,7 @@ struct http;
 /* The totals of one slot, as long as its page stays as it is. */
 struct slot_totals {
 	uint64_t sequence;
-	struct stats_totals totals;
+	struct report_totals totals;
 };
 
 /* One kind of loss. */
@@ -36,13 +37,13 @@ struct monitor {
 	struct stats_page *page; /* ours */
 	struct stats_monitor *counters;
 	struct net_host_reader *host;
-	struct stats_drops *drops;
+	struct report_drops *drops;
 	struct text advice; /* on each step of the path that loses; empty: nothing was lost */
 	struct loss losses[STATS_PATH_MAX];
 	bool has_losses; /* `last` is of an earlier sample */
 	struct proc_usage usage[STATS_SLOTS_MAX];
 	char interfaces[STATS_INTERFACES_MAX][16]; /* as the master named them for us */
-	struct stats_totals totals;                /* of the last sample */
+	struct report_totals totals;                /* of the last sample */
 	struct slot_totals *slots;
 	struct history history;
 	struct http *http; /* NULL: off */

@@ -42,17 +42,17 @@ static void processes_read(struct monitor *m)
 
 static void path_sample(struct monitor *m)
 {
-	struct stats_seen seen = {
+	struct report_seen seen = {
 	    .host = net_host_read(m->host, false),
 	    .usage = m->usage,
 	    .now_us = clock_us(),
 	    .now_real_us = clock_real_us(),
 	};
 	processes_read(m);
-	stats_drops_add(m->drops, m->copy, &seen);
-	stats_drops_write(m->drops, m->page);
+	report_drops_add(m->drops, m->copy, &seen);
+	report_drops_write(m->drops, m->page);
 	m->advice.len = 0;
-	stats_drops_advice(m->drops, m->copy, &m->advice); /* of this very copy; the page shows it */
+	report_drops_advice(m->drops, m->copy, &m->advice); /* of this very copy; the page shows it */
 	losses_log(m);
 	interfaces_write(m, seen.host);
 }
@@ -60,14 +60,14 @@ static void path_sample(struct monitor *m)
 /* A page that was not published since has the totals that it had: 10,000 idle backends cost nothing. */
 static void sum_up(struct monitor *m)
 {
-	stats_totals_kernel(m->copy, &m->totals);
+	report_totals_kernel(m->copy, &m->totals);
 	for (unsigned slot = 0; slot < stats_copy_slots(m->copy); slot++) {
 		struct slot_totals *s = &m->slots[slot];
 		uint64_t sequence = stats_copy_sequence(m->copy, slot);
 		if (s->sequence != sequence)
-			stats_totals_slot(m->copy, slot, &s->totals);
+			report_totals_slot(m->copy, slot, &s->totals);
 		s->sequence = sequence;
-		stats_totals_add(&m->totals, &s->totals);
+		report_totals_add(&m->totals, &s->totals);
 	}
 }
 

@@ -182,13 +182,13 @@ static void worker_rows(struct writer *w)
 {
 	uint64_t now_us = clock_real_us();
 	for (unsigned slot = 0; slot < stats_copy_slots(w->m->copy); slot++) {
-		struct stats_totals totals;
+		struct report_totals totals;
 		uint64_t pid = sum_of(w, STATS_SLOT, slot, "pid"), ready_us = sum_of(w, STATS_SLOT, slot, "ready_us");
 		uint64_t starts = sum_of(w, STATS_SLOT, slot, "starts");
 		char text[24];
 		if (!is_present(stats_copy_entry(w->m->copy, STATS_SLOT, slot)))
 			continue;
-		stats_totals_slot(w->m->copy, slot, &totals);
+		report_totals_slot(w->m->copy, slot, &totals);
 		snprintf(text, sizeof text, "%u", slot);
 		put_text(w, text);
 		put_text(w, stats_slot_state_word(sum_of(w, STATS_SLOT, slot, "state")));
@@ -271,7 +271,7 @@ static const char *backend_state(const struct writer *w, unsigned index, unsigne
 	return ups == 0 ? "down" : ups < ready ? "partly up" : "up";
 }
 
-static void backend_row(struct writer *w, unsigned index, const struct stats_totals *totals, unsigned ready)
+static void backend_row(struct writer *w, unsigned index, const struct report_totals *totals, unsigned ready)
 {
 	const struct stats_entry *e = stats_copy_entry(w->m->copy, STATS_BACKEND, index);
 	char name[300];
@@ -291,7 +291,7 @@ static void backend_row(struct writer *w, unsigned index, const struct stats_tot
 /* Those that lost most, then those that hold most, then as they stand. */
 static int worse(const void *a, const void *b, void *arg)
 {
-	const struct stats_totals *totals = arg, *x = &totals[*(const unsigned *)a], *y = &totals[*(const unsigned *)b];
+	const struct report_totals *totals = arg, *x = &totals[*(const unsigned *)a], *y = &totals[*(const unsigned *)b];
 	if (x->lost != y->lost)
 		return x->lost > y->lost ? -1 : 1;
 	if (x->waiting != y->waiting)
@@ -302,14 +302,14 @@ static int worse(const void *a, const void *b, void *arg)
 static void backend_rows(struct writer *w)
 {
 	unsigned all = stats_copy_entries(w->m->copy, STATS_BACKEND), n = 0, ready = 0;
-	struct stats_totals *totals = calloc(MAX(all, 1), sizeof *totals);
+	struct report_totals *totals = calloc(MAX(all, 1), sizeof *totals);
 	unsigned *order = calloc(MAX(all, 1), sizeof *order);
 	for (unsigned slot = 0; slot < stats_copy_slots(w->m->copy); slot++)
 		ready += stats_slot_is_ready(w->m->copy, slot);
 	if (!totals || !order)
 		w->t->failed = true;
 	else
-		stats_totals_backends(w->m->copy, totals, all);
+		report_totals_backends(w->m->copy, totals, all);
 	for (unsigned i = 0; !w->t->failed && i < all; i++)
 		if (is_present(stats_copy_entry(w->m->copy, STATS_BACKEND, i)))
 			order[n++] = i;
@@ -379,19 +379,19 @@ static uint64_t share_of(uint64_t lost, uint64_t came)
 }
 
 /* All programs of the machine: not what we lost. */
-static bool is_of_host(enum stats_step step)
+static bool is_of_host(enum report_step step)
 {
-	return step == STATS_STEP_INTERFACE || step == STATS_STEP_HOST;
+	return step == REPORT_STEP_INTERFACE || step == REPORT_STEP_HOST;
 }
 
 static void step_rows(struct writer *w, bool of_host)
 {
-	struct stats_step_sum steps[STATS_PATH_MAX];
-	unsigned n = stats_drops_steps(w->m->drops, steps);
+	struct report_step_sum steps[STATS_PATH_MAX];
+	unsigned n = report_drops_steps(w->m->drops, steps);
 	for (unsigned i = 0; i < n; i++) {
 		if (is_of_host(steps[i].step) != of_host)
 			continue;
-		put_text(w, stats_step_word(steps[i].step));
+		put_text(w, report_step_word(steps[i].step));
 		put(w, steps[i].came);
 		put_text(w, steps[i].unit);
 		put(w, steps[i].lost);
@@ -430,17 +430,17 @@ static const struct column loss_columns[] = {
 
 static void loss_rows(struct writer *w)
 {
-	const struct stats_drop *all;
-	unsigned n = stats_drops_all(w->m->drops, &all);
+	const struct report_drop *all;
+	unsigned n = report_drops_all(w->m->drops, &all);
 	for (unsigned i = 0; i < n; i++) {
-		const struct stats_drop *d = &all[i];
+		const struct report_drop *d = &all[i];
 		char place[400];
 		if (d->lost == 0 || d->is_hint || is_of_host(d->step))
 			continue;
-		stats_drops_place(w->m->drops, w->m->copy, d, d->lost_10s ? d->place_10s : d->place, place,
+		report_drops_place(w->m->drops, w->m->copy, d, d->lost_10s ? d->place_10s : d->place, place,
 				  sizeof place);
 		put_text(w, d->name);
-		put_text(w, stats_step_word(d->step));
+		put_text(w, report_step_word(d->step));
 		put_text(w, place);
 		put(w, d->lost);
 		put(w, d->lost_10s);

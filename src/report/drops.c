@@ -10,9 +10,9 @@
 #include "drops_private.h"
 #include <string.h>
 
-struct stats_drops *stats_drops_new(const struct stats *st)
+struct report_drops *report_drops_new(const struct stats *st)
 {
-	struct stats_drops *d = calloc(1, sizeof(*d));
+	struct report_drops *d = calloc(1, sizeof(*d));
 	if (!d)
 		return NULL;
 	d->st = st;
@@ -32,11 +32,11 @@ struct stats_drops *stats_drops_new(const struct stats *st)
 	}
 	if (!failed)
 		return d;
-	stats_drops_free(d);
+	report_drops_free(d);
 	return NULL;
 }
 
-void stats_drops_free(struct stats_drops *d)
+void report_drops_free(struct report_drops *d)
 {
 	if (!d)
 		return;
@@ -53,7 +53,7 @@ void stats_drops_free(struct stats_drops *d)
 /* -- a sample ---------------------------------------------------------------------------------------------------- */
 
 struct sampling {
-	struct stats_drops *d;
+	struct report_drops *d;
 	const struct stats_copy *c;
 	struct drops_sample *now;
 	uint64_t came[2][STATS_LEDGER_PAYLOADS_OUT + 1]; /* of the present scope, of [kafka or not][side] */
@@ -61,7 +61,7 @@ struct sampling {
 
 static void place_count(struct sampling *s, unsigned row, unsigned block, uint64_t lost)
 {
-	struct stats_drops *d = s->d;
+	struct report_drops *d = s->d;
 	if (block >= stats_entries_max(d->st, d->drop[row].scope))
 		return;
 	uint64_t *before = &d->block_lost[row][block], grown = lost > *before ? lost - *before : 0;
@@ -106,7 +106,7 @@ static bool is_kafkas(const struct stats_copy *c, enum stats_scope scope, unsign
 
 static void scope_count(struct sampling *s, enum stats_scope scope)
 {
-	struct stats_drops *d = s->d;
+	struct report_drops *d = s->d;
 	if (scope != STATS_KAFKA) /* what came to Kafka stands with its backend */
 		memset(s->came, 0, sizeof(s->came));
 	for (unsigned block = 0; block < stats_copy_entries(s->c, scope); block++) {
@@ -134,7 +134,7 @@ static uint64_t endpoint(const struct stats_copy *c, unsigned block, const char 
 /* What came to the sockets, cards, filters and rings: the kernel's and DPDK's counts meet the ledger there. */
 static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 {
-	struct stats_drops *d = s->d;
+	struct report_drops *d = s->d;
 	uint64_t cards = 0, behind = 0, rings = 0, sockets = received_datagrams;
 	for (unsigned i = 0; i < stats_copy_entries(s->c, STATS_ENDPOINT); i++) {
 		uint64_t packets = endpoint(s->c, i, "interface_packets"), passed = endpoint(s->c, i, "passed_packets");
@@ -151,9 +151,9 @@ static void endpoints_came(struct sampling *s, uint64_t received_datagrams)
 		d->has_sockets |= kind == STATS_ENDPOINT_SOCKET;
 	}
 	for (unsigned i = 0; i < d->n; i++) {
-		enum stats_step step = d->drop[i].step;
+		enum report_step step = d->drop[i].step;
 		if (d->drop[i].scope == STATS_ENDPOINT)
-			s->now->came[i] = step == STATS_STEP_CARD ? cards : step == STATS_STEP_RING ? rings : sockets;
+			s->now->came[i] = step == REPORT_STEP_CARD ? cards : step == REPORT_STEP_RING ? rings : sockets;
 	}
 	d->left_out_packets = behind > rings ? behind - rings : 0;
 	for (unsigned i = 0; i < stats_copy_entries(s->c, STATS_INPUT); i++)
@@ -180,9 +180,9 @@ static void host_count(struct sampling *s)
 	}
 }
 
-static void workers_count(struct sampling *s, const struct stats_seen *seen)
+static void workers_count(struct sampling *s, const struct report_seen *seen)
 {
-	struct stats_drops *d = s->d;
+	struct report_drops *d = s->d;
 	for (unsigned slot = 0; slot < d->n_slots; slot++) {
 		s->now->usage[slot] = seen->usage ? seen->usage[slot] : (struct proc_usage){0};
 		d->is_stopped[slot] = s->now->usage[slot].is_stopped;
@@ -193,7 +193,7 @@ static void workers_count(struct sampling *s, const struct stats_seen *seen)
 	}
 }
 
-const struct drops_sample *drops_oldest(const struct stats_drops *d)
+const struct drops_sample *drops_oldest(const struct report_drops *d)
 {
 	const struct drops_sample *now = &d->samples[d->newest], *oldest = NULL;
 	for (unsigned i = 1; i < d->n_samples; i++) {
@@ -205,7 +205,7 @@ const struct drops_sample *drops_oldest(const struct stats_drops *d)
 	return oldest;
 }
 
-uint64_t drops_received(const struct stats_drops *d, unsigned input, unsigned slot)
+uint64_t drops_received(const struct report_drops *d, unsigned input, unsigned slot)
 {
 	const struct drops_sample *before = drops_oldest(d), *now = &d->samples[d->newest];
 	size_t at = (size_t)input * d->room + slot;
@@ -218,7 +218,7 @@ static uint64_t growth(uint64_t now, uint64_t before)
 }
 
 /* The highest of the window too: a load of two seconds hides in the mean of ten. */
-static void cpu_compute(struct stats_drops *d, const struct drops_sample *oldest)
+static void cpu_compute(struct report_drops *d, const struct drops_sample *oldest)
 {
 	const struct drops_sample *now = &d->samples[d->newest];
 	const struct drops_sample *before = &d->samples[(d->newest + DROPS_SAMPLES - 1) % DROPS_SAMPLES];
@@ -238,13 +238,13 @@ static void cpu_compute(struct stats_drops *d, const struct drops_sample *oldest
 	}
 }
 
-static void window_compute(struct stats_drops *d)
+static void window_compute(struct report_drops *d)
 {
 	const struct drops_sample *now = &d->samples[d->newest], *before = drops_oldest(d);
 	d->window_us = before ? now->at_us - before->at_us : 0;
 	cpu_compute(d, before);
 	for (unsigned i = 0; i < d->n; i++) {
-		struct stats_drop *row = &d->drop[i];
+		struct report_drop *row = &d->drop[i];
 		row->came = now->came[i];
 		row->lost = now->lost[i];
 		row->came_10s = before ? growth(row->came, before->came[i]) : 0;
@@ -264,7 +264,7 @@ static void window_compute(struct stats_drops *d)
 }
 
 /* The unit of the records, when all outputs of the kind have the same. */
-static void units_name(struct stats_drops *d, const struct stats_copy *c)
+static void units_name(struct report_drops *d, const struct stats_copy *c)
 {
 	static const char *const units[] = {"lines", "datagrams", "packets"};
 	const char *unit[2] = {NULL, NULL};
@@ -283,7 +283,7 @@ static void units_name(struct stats_drops *d, const struct stats_copy *c)
 			d->drop[i].unit = unit[d->drop[i].is_kafka] ? unit[d->drop[i].is_kafka] : "records";
 }
 
-void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const struct stats_seen *seen)
+void report_drops_add(struct report_drops *d, const struct stats_copy *c, const struct report_seen *seen)
 {
 	d->newest = d->n_samples ? (d->newest + 1) % DROPS_SAMPLES : 0;
 	struct drops_sample *now = &d->samples[d->newest];
@@ -314,7 +314,7 @@ void stats_drops_add(struct stats_drops *d, const struct stats_copy *c, const st
 
 /* -- the monitor's page ------------------------------------------------------------------------------------------ */
 
-void stats_drops_write(const struct stats_drops *d, struct stats_page *page)
+void report_drops_write(const struct report_drops *d, struct stats_page *page)
 {
 	const struct drops_sample *now = &d->samples[d->newest];
 	const struct net_udp_totals *u = &d->host.udp, *u6 = &d->host.udp6;
@@ -346,7 +346,7 @@ void stats_drops_write(const struct stats_drops *d, struct stats_page *page)
 		stats_touch(page, STATS_PROCESS, slot);
 	}
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		*stats_path(page, i) = (struct stats_path){
 		    .came = row->came,
 		    .lost = row->lost,
@@ -359,7 +359,7 @@ void stats_drops_write(const struct stats_drops *d, struct stats_page *page)
 }
 
 /* By name: the file may be of another version, with other losses. */
-static void row_recall(struct stats_drop *row, const struct stats_copy *c)
+static void row_recall(struct report_drop *row, const struct stats_copy *c)
 {
 	char name[128];
 	drops_row_name(row, name, sizeof(name));
@@ -373,7 +373,7 @@ static void row_recall(struct stats_drop *row, const struct stats_copy *c)
 	}
 }
 
-bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c)
+bool report_drops_recall(struct report_drops *d, const struct stats_copy *c)
 {
 	uint64_t sampled_us = stats_named(c, STATS_ALL, STATS_HOST, 0, "sampled_us");
 	uint64_t window_us = stats_named(c, STATS_ALL, STATS_HOST, 0, "window_us");
@@ -387,12 +387,12 @@ bool stats_drops_recall(struct stats_drops *d, const struct stats_copy *c)
 	return true;
 }
 
-uint64_t stats_drops_window_us(const struct stats_drops *d)
+uint64_t report_drops_window_us(const struct report_drops *d)
 {
 	return d->window_us;
 }
 
-unsigned stats_drops_all(const struct stats_drops *d, const struct stats_drop **first)
+unsigned report_drops_all(const struct report_drops *d, const struct report_drop **first)
 {
 	*first = d->drop;
 	return d->n;

@@ -14,9 +14,9 @@ enum {
 typedef unsigned long long ull;
 
 struct advice {
-	const struct stats_drops *d;
+	const struct report_drops *d;
 	const struct stats_copy *c;
-	const struct stats_drop *row;
+	const struct report_drop *row;
 	bool is_10s;
 	unsigned place; /* 1-based; 0: none */
 	char at[600];
@@ -36,7 +36,7 @@ static bool has_name(const struct advice *a, const char *part)
 /* What the row itself says. */
 static void by_row(const struct advice *a)
 {
-	text_add(a->t, "%s%s: %s", a->at, a->at[0] ? "" : stats_step_word(a->row->step), a->row->help);
+	text_add(a->t, "%s%s: %s", a->at, a->at[0] ? "" : report_step_word(a->row->step), a->row->help);
 }
 
 /* -- sockets ------------------------------------------------------------------------------------------------------- */
@@ -269,7 +269,7 @@ static void backend_advice(const struct advice *a)
 		text_add(a->t, "workers died with records for %s in hand: the log says which and why", a->at);
 	else if (has_name(a, "shutdown"))
 		text_add(a->t, "%s had records queued when its worker ended: raise drain_timeout", a->at);
-	else if (down_us && a->row->step == STATS_STEP_BACKEND)
+	else if (down_us && a->row->step == REPORT_STEP_BACKEND)
 		backend_down(a, down_us);
 	else
 		by_row(a);
@@ -287,58 +287,58 @@ static void worker_advice(const struct advice *a)
 		by_row(a);
 }
 
-static void advise(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row, bool is_10s,
+static void advise(const struct report_drops *d, const struct stats_copy *c, const struct report_drop *row, bool is_10s,
 		   struct text *t)
 {
 	struct advice a = {.d = d, .c = c, .row = row, .is_10s = is_10s, .t = t};
 	a.place = is_10s && row->place_10s ? row->place_10s : row->place;
-	stats_drops_place(d, c, row, a.place, a.at, sizeof(a.at));
+	report_drops_place(d, c, row, a.place, a.at, sizeof(a.at));
 	/* a place that another version's monitor named may not exist here */
 	bool has_place = a.place > 0 && (row->scope >= STATS_MONITOR || a.place <= stats_copy_entries(c, row->scope));
-	void (*const by_step[STATS_STEPS])(const struct advice *a) = {
-	    [STATS_STEP_INTERFACE] = interface_advice,
-	    [STATS_STEP_CARD] = by_row,
-	    [STATS_STEP_FILTER] = by_row,
-	    [STATS_STEP_RING] = ring_advice,
-	    [STATS_STEP_HOST] = by_row,
-	    [STATS_STEP_SOCKET] = socket_advice,
-	    [STATS_STEP_INVALID] = by_row,
-	    [STATS_STEP_WORKER] = worker_advice,
-	    [STATS_STEP_QUEUE] = queue_advice,
-	    [STATS_STEP_BACKEND] = backend_advice,
-	    [STATS_STEP_KAFKA_QUEUE] = kafka_queue_advice,
-	    [STATS_STEP_DELIVERY] = backend_advice,
+	void (*const by_step[REPORT_STEPS])(const struct advice *a) = {
+	    [REPORT_STEP_INTERFACE] = interface_advice,
+	    [REPORT_STEP_CARD] = by_row,
+	    [REPORT_STEP_FILTER] = by_row,
+	    [REPORT_STEP_RING] = ring_advice,
+	    [REPORT_STEP_HOST] = by_row,
+	    [REPORT_STEP_SOCKET] = socket_advice,
+	    [REPORT_STEP_INVALID] = by_row,
+	    [REPORT_STEP_WORKER] = worker_advice,
+	    [REPORT_STEP_QUEUE] = queue_advice,
+	    [REPORT_STEP_BACKEND] = backend_advice,
+	    [REPORT_STEP_KAFKA_QUEUE] = kafka_queue_advice,
+	    [REPORT_STEP_DELIVERY] = backend_advice,
 	};
 	(has_place ? by_step[row->step] : by_row)(&a);
 }
 
-void stats_drops_row_advice(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+void report_drops_row_advice(const struct report_drops *d, const struct stats_copy *c, const struct report_drop *row,
 			    struct text *t)
 {
 	advise(d, c, row, d->window_us > 0 && row->lost_10s > 0, t);
 }
 
-static void step_advice(const struct stats_drops *d, const struct stats_copy *c, const char *begin,
-			const struct stats_step_sum *step, bool is_10s, struct text *t)
+static void step_advice(const struct report_drops *d, const struct stats_copy *c, const char *begin,
+			const struct report_step_sum *step, bool is_10s, struct text *t)
 {
 	uint64_t lost = is_10s ? step->lost_10s : step->lost;
-	text_add(t, "%s: %s lost %.2f %% (%llu %s) %s: ", begin, stats_step_word(step->step),
+	text_add(t, "%s: %s lost %.2f %% (%llu %s) %s: ", begin, report_step_word(step->step),
 		 is_10s ? drops_percent(lost, step->came_10s) : drops_percent(lost, step->came), (ull)lost, step->unit,
 		 is_10s ? "in the last seconds" : "since the start");
 	advise(d, c, drops_most(d, step, is_10s), is_10s, t);
 }
 
 /* What the peers' kernels had acknowledged when connections were lost. */
-static void risk_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void risk_advice(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	char at[600];
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		bool is_told = strcmp(row->name, "at_risk_records") == 0 ||
 			       strcmp(row->name, "lost_at_death_connections") == 0;
 		if (!row->is_hint || row->lost == 0 || !is_told)
 			continue;
-		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, at, sizeof(at));
+		report_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, at, sizeof(at));
 		if (row->scope == STATS_BACKEND)
 			text_add(t,
 				 "%sAt most %llu %s may be lost: a connection to %s was lost after its kernel had "
@@ -351,13 +351,13 @@ static void risk_advice(const struct stats_drops *d, const struct stats_copy *c,
 	}
 }
 
-void stats_drops_advice(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+void report_drops_advice(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
-	struct stats_step_sum worst, steps[STATS_PATH_MAX];
-	const struct stats_drop *row;
+	struct report_step_sum worst, steps[STATS_PATH_MAX];
+	const struct report_drop *row;
 	bool is_10s;
-	if (stats_drops_worst(d, &worst, &row, &is_10s)) {
-		unsigned n = stats_drops_steps(d, steps);
+	if (report_drops_worst(d, &worst, &row, &is_10s)) {
+		unsigned n = report_drops_steps(d, steps);
 		step_advice(d, c, "The worst", &worst, is_10s, t);
 		for (unsigned i = 0; i < n; i++) {
 			bool is_worst = steps[i].step == worst.step && strcmp(steps[i].unit, worst.unit) == 0;

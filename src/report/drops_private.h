@@ -5,14 +5,14 @@
 #ifndef DROPS_PRIVATE_H
 #define DROPS_PRIVATE_H
 
-#include <stats.h>
+#include <report.h>
 
 enum { DROPS_SAMPLES = 12, DROPS_WINDOW_US = 10 * 1000000, DROPS_SLACK_US = 500000, DROPS_STALE_US = 5 * 1000000 };
 
 /* The first rows: of the kernel's numbers for the whole host. */
 enum { DROPS_HOST_ROWS = 8 };
 struct drops_host_row {
-	enum stats_step step;
+	enum report_step step;
 	enum stats_scope scope;
 	const char *name; /* of the counter, for its help */
 	bool is_hint;
@@ -37,10 +37,10 @@ struct drops_sample {
 	uint64_t *received;             /* [inputs][slots]: datagrams and packets */
 };
 
-struct stats_drops {
+struct report_drops {
 	const struct stats *st;
 	unsigned n, n_slots, room; /* slots that there are, and may be */
-	struct stats_drop drop[STATS_PATH_MAX];
+	struct report_drop drop[STATS_PATH_MAX];
 	struct drops_source source[STATS_PATH_MAX];
 	uint64_t *block_lost[STATS_PATH_MAX]; /* what each place had lost at the last sample */
 	uint64_t had_lost[STATS_PATH_MAX];    /* of the place that lost the most since the start */
@@ -56,18 +56,18 @@ struct stats_drops {
 };
 
 /* Fills d->drop and d->source, d->n rows. */
-void drops_rows_make(struct stats_drops *d, const struct stats *st);
+void drops_rows_make(struct report_drops *d, const struct stats *st);
 /* "socket/dropped_datagrams": its name in the PATH directory. */
-void drops_row_name(const struct stats_drop *row, char *buf, size_t size);
+void drops_row_name(const struct report_drop *row, char *buf, size_t size);
 
 /* The oldest sample in the window; NULL: there is only one. */
-const struct drops_sample *drops_oldest(const struct stats_drops *d);
+const struct drops_sample *drops_oldest(const struct report_drops *d);
 /* Received in the window (one sample: since the start) by a slot from an input. */
-uint64_t drops_received(const struct stats_drops *d, unsigned input, unsigned slot);
+uint64_t drops_received(const struct report_drops *d, unsigned input, unsigned slot);
 
-static inline bool drops_is_of_host(enum stats_step step)
+static inline bool drops_is_of_host(enum report_step step)
 {
-	return step == STATS_STEP_INTERFACE || step == STATS_STEP_HOST;
+	return step == REPORT_STEP_INTERFACE || step == REPORT_STEP_HOST;
 }
 
 static inline double drops_percent(uint64_t lost, uint64_t came)
@@ -76,8 +76,8 @@ static inline double drops_percent(uint64_t lost, uint64_t came)
 }
 
 /* The kind that lost most at a step; NULL: none did. */
-const struct stats_drop *drops_most(const struct stats_drops *d, const struct stats_step_sum *step, bool is_10s);
-bool drops_is_asked(enum stats_step step, bool is_10s);
+const struct report_drop *drops_most(const struct report_drops *d, const struct report_step_sum *step, bool is_10s);
+bool drops_is_asked(enum report_step step, bool is_10s);
 
 /* "dropped_queue_full_records" counts "records". */
 const char *drops_unit(const char *counter);

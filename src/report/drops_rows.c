@@ -6,14 +6,14 @@
 #include "drops_private.h"
 #include <string.h>
 
-static const char *const step_words[STATS_STEPS] = {
+static const char *const step_words[REPORT_STEPS] = {
     "interface", "card",   "filter", "ring",    "host",        "socket",
     "invalid",   "worker", "queue",  "backend", "kafka_queue", "delivery",
 };
 
-const char *stats_step_word(enum stats_step step)
+const char *report_step_word(enum report_step step)
 {
-	return (unsigned)step < STATS_STEPS ? step_words[step] : "?";
+	return (unsigned)step < REPORT_STEPS ? step_words[step] : "?";
 }
 
 const char *drops_unit(const char *counter)
@@ -30,14 +30,14 @@ const char *drops_unit(const char *counter)
 
 /* What the kernel counts is no loss in counter.def: how much of it is ours, it does not say. */
 const struct drops_host_row drops_host_rows[DROPS_HOST_ROWS] = {
-    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_missed_packets", false, offsetof(struct net_interface, rx_missed)},
-    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_fifo_packets", false, offsetof(struct net_interface, rx_fifo)},
-    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_dropped_packets", true, offsetof(struct net_interface, rx_dropped)},
-    {STATS_STEP_INTERFACE, STATS_INTERFACE, "rx_error_packets", true, offsetof(struct net_interface, rx_errors)},
-    {STATS_STEP_HOST, STATS_HOST, "udp_rcvbuf_errors", false, offsetof(struct net_udp_totals, rcvbuf_errors)},
-    {STATS_STEP_HOST, STATS_HOST, "udp_csum_errors", false, offsetof(struct net_udp_totals, csum_errors)},
-    {STATS_STEP_HOST, STATS_HOST, "udp_mem_errors", false, offsetof(struct net_udp_totals, mem_errors)},
-    {STATS_STEP_HOST, STATS_HOST, "udp_no_ports", true, offsetof(struct net_udp_totals, no_ports)},
+    {REPORT_STEP_INTERFACE, STATS_INTERFACE, "rx_missed_packets", false, offsetof(struct net_interface, rx_missed)},
+    {REPORT_STEP_INTERFACE, STATS_INTERFACE, "rx_fifo_packets", false, offsetof(struct net_interface, rx_fifo)},
+    {REPORT_STEP_INTERFACE, STATS_INTERFACE, "rx_dropped_packets", true, offsetof(struct net_interface, rx_dropped)},
+    {REPORT_STEP_INTERFACE, STATS_INTERFACE, "rx_error_packets", true, offsetof(struct net_interface, rx_errors)},
+    {REPORT_STEP_HOST, STATS_HOST, "udp_rcvbuf_errors", false, offsetof(struct net_udp_totals, rcvbuf_errors)},
+    {REPORT_STEP_HOST, STATS_HOST, "udp_csum_errors", false, offsetof(struct net_udp_totals, csum_errors)},
+    {REPORT_STEP_HOST, STATS_HOST, "udp_mem_errors", false, offsetof(struct net_udp_totals, mem_errors)},
+    {REPORT_STEP_HOST, STATS_HOST, "udp_no_ports", true, offsetof(struct net_udp_totals, no_ports)},
 };
 
 static bool contains(const char *name, const char *part)
@@ -45,21 +45,21 @@ static bool contains(const char *name, const char *part)
 	return strstr(name, part) != NULL;
 }
 
-static enum stats_step step_of(enum stats_scope scope, const char *name, bool is_kafka)
+static enum report_step step_of(enum stats_scope scope, const char *name, bool is_kafka)
 {
 	bool is_end = contains(name, "lost_at_death") || contains(name, "shutdown");
 	if (scope == STATS_ENDPOINT)
-		return contains(name, "datagrams")                           ? STATS_STEP_SOCKET
-		       : contains(name, "ring") || contains(name, "no_mbuf") ? STATS_STEP_RING
-									     : STATS_STEP_CARD;
+		return contains(name, "datagrams")                           ? REPORT_STEP_SOCKET
+		       : contains(name, "ring") || contains(name, "no_mbuf") ? REPORT_STEP_RING
+									     : REPORT_STEP_CARD;
 	if (scope == STATS_INPUT)
-		return is_end ? STATS_STEP_WORKER : STATS_STEP_INVALID;
+		return is_end ? REPORT_STEP_WORKER : REPORT_STEP_INVALID;
 	if (scope == STATS_OUTPUT || (contains(name, "dropped_") && !is_end))
-		return is_kafka ? STATS_STEP_KAFKA_QUEUE : STATS_STEP_QUEUE;
-	return is_kafka || scope == STATS_KAFKA ? STATS_STEP_DELIVERY : STATS_STEP_BACKEND;
+		return is_kafka ? REPORT_STEP_KAFKA_QUEUE : REPORT_STEP_QUEUE;
+	return is_kafka || scope == STATS_KAFKA ? REPORT_STEP_DELIVERY : REPORT_STEP_BACKEND;
 }
 
-static void row_add(struct stats_drops *d, const struct stats_drop *row, int field, unsigned side)
+static void row_add(struct report_drops *d, const struct report_drop *row, int field, unsigned side)
 {
 	if (d->n == STATS_PATH_MAX)
 		return;
@@ -67,7 +67,7 @@ static void row_add(struct stats_drops *d, const struct stats_drop *row, int fie
 	d->drop[d->n++] = *row;
 }
 
-static void field_add(struct stats_drops *d, const struct stats_field *f, bool is_kafka)
+static void field_add(struct report_drops *d, const struct stats_field *f, bool is_kafka)
 {
 	bool is_reason =
 	    f->scope == STATS_KAFKA && strncmp(f->name, "failed_", 7) == 0 && contains(f->name, "_records");
@@ -77,7 +77,7 @@ static void field_add(struct stats_drops *d, const struct stats_field *f, bool i
 		return;
 	bool is_out = f->ledger != STATS_LEDGER_NONE && f->ledger % 2 == 0;
 	row_add(d,
-		&(struct stats_drop){.step = step_of(f->scope, f->name, is_kafka),
+		&(struct report_drop){.step = step_of(f->scope, f->name, is_kafka),
 				     .scope = f->scope,
 				     .is_hint = f->kind == STATS_KIND_HINT,
 				     .is_kafka = is_kafka || f->scope == STATS_KAFKA,
@@ -100,7 +100,7 @@ static const char *help_of(const struct stats *st, enum stats_scope scope, const
 	return "";
 }
 
-void drops_rows_make(struct stats_drops *d, const struct stats *st)
+void drops_rows_make(struct report_drops *d, const struct stats *st)
 {
 	static const struct {
 		enum stats_scope scope;
@@ -110,11 +110,11 @@ void drops_rows_make(struct stats_drops *d, const struct stats *st)
 	for (unsigned i = 0; i < DROPS_HOST_ROWS; i++) {
 		const struct drops_host_row *h = &drops_host_rows[i];
 		row_add(d,
-			&(struct stats_drop){.step = h->step,
+			&(struct report_drop){.step = h->step,
 					     .scope = h->scope,
 					     .is_hint = h->is_hint,
 					     .name = h->name,
-					     .unit = h->step == STATS_STEP_HOST ? "datagrams" : "packets",
+					     .unit = h->step == REPORT_STEP_HOST ? "datagrams" : "packets",
 					     .help = help_of(st, h->scope, h->name)},
 			(int)i, 0);
 	}
@@ -126,14 +126,14 @@ void drops_rows_make(struct stats_drops *d, const struct stats *st)
 	}
 }
 
-void drops_row_name(const struct stats_drop *row, char *buf, size_t size)
+void drops_row_name(const struct report_drop *row, char *buf, size_t size)
 {
-	snprintf(buf, size, "%s/%s", stats_step_word(row->step), row->name);
+	snprintf(buf, size, "%s/%s", report_step_word(row->step), row->name);
 }
 
-void stats_drops_name(struct stats *st)
+void report_drops_name(struct stats *st)
 {
-	struct stats_drops *d = calloc(1, sizeof(*d));
+	struct report_drops *d = calloc(1, sizeof(*d));
 	char name[128];
 	if (!d)
 		return; /* the path will have numbers for names */

@@ -11,31 +11,31 @@ typedef unsigned long long ull;
 
 /* -- steps -------------------------------------------------------------------------------------------------------- */
 
-static bool step_exists(const struct stats_drops *d, enum stats_step step)
+static bool step_exists(const struct report_drops *d, enum report_step step)
 {
-	const bool exists[STATS_STEPS] = {
-	    [STATS_STEP_INTERFACE] = d->host.has_interfaces,
-	    [STATS_STEP_CARD] = d->has_capture,
-	    [STATS_STEP_FILTER] = d->has_capture,
-	    [STATS_STEP_RING] = d->has_capture,
-	    [STATS_STEP_HOST] = d->host.has_udp && d->has_sockets,
-	    [STATS_STEP_SOCKET] = d->has_sockets,
-	    [STATS_STEP_INVALID] = true,
-	    [STATS_STEP_WORKER] = true,
-	    [STATS_STEP_QUEUE] = d->has_statsite,
-	    [STATS_STEP_BACKEND] = d->has_statsite,
-	    [STATS_STEP_KAFKA_QUEUE] = d->has_kafka,
-	    [STATS_STEP_DELIVERY] = d->has_kafka,
+	const bool exists[REPORT_STEPS] = {
+	    [REPORT_STEP_INTERFACE] = d->host.has_interfaces,
+	    [REPORT_STEP_CARD] = d->has_capture,
+	    [REPORT_STEP_FILTER] = d->has_capture,
+	    [REPORT_STEP_RING] = d->has_capture,
+	    [REPORT_STEP_HOST] = d->host.has_udp && d->has_sockets,
+	    [REPORT_STEP_SOCKET] = d->has_sockets,
+	    [REPORT_STEP_INVALID] = true,
+	    [REPORT_STEP_WORKER] = true,
+	    [REPORT_STEP_QUEUE] = d->has_statsite,
+	    [REPORT_STEP_BACKEND] = d->has_statsite,
+	    [REPORT_STEP_KAFKA_QUEUE] = d->has_kafka,
+	    [REPORT_STEP_DELIVERY] = d->has_kafka,
 	};
 	return exists[step];
 }
 
-static bool step_sum(const struct stats_drops *d, enum stats_step step, const char *unit, struct stats_step_sum *sum)
+static bool step_sum(const struct report_drops *d, enum report_step step, const char *unit, struct report_step_sum *sum)
 {
-	*sum = (struct stats_step_sum){.step = step, .unit = unit};
+	*sum = (struct report_step_sum){.step = step, .unit = unit};
 	bool found = false;
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		if (row->step != step || strcmp(row->unit, unit) != 0)
 			continue;
 		found |= row->came > 0 || row->lost > 0;
@@ -47,7 +47,7 @@ static bool step_sum(const struct stats_drops *d, enum stats_step step, const ch
 	return found;
 }
 
-static const char *first_unit(const struct stats_drops *d, enum stats_step step)
+static const char *first_unit(const struct report_drops *d, enum report_step step)
 {
 	for (unsigned i = 0; i < d->n; i++)
 		if (d->drop[i].step == step)
@@ -55,17 +55,17 @@ static const char *first_unit(const struct stats_drops *d, enum stats_step step)
 	return "packets";
 }
 
-unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to[STATS_PATH_MAX])
+unsigned report_drops_steps(const struct report_drops *d, struct report_step_sum to[STATS_PATH_MAX])
 {
 	static const char *const units[] = {"packets", "datagrams", "lines", "records", "connections", "times"};
 	unsigned n = 0;
-	for (enum stats_step step = 0; step < STATS_STEPS; step++) {
+	for (enum report_step step = 0; step < REPORT_STEPS; step++) {
 		unsigned before = n;
 		if (!step_exists(d, step))
 			continue;
-		if (step == STATS_STEP_FILTER) { /* what is behind the cards; it loses nothing */
-			step_sum(d, STATS_STEP_CARD, "packets", &to[n]);
-			to[n] = (struct stats_step_sum){.step = step,
+		if (step == REPORT_STEP_FILTER) { /* what is behind the cards; it loses nothing */
+			step_sum(d, REPORT_STEP_CARD, "packets", &to[n]);
+			to[n] = (struct report_step_sum){.step = step,
 							.unit = "packets",
 							.came = to[n].came - MIN(to[n].lost, to[n].came),
 							.came_10s = to[n].came_10s - MIN(to[n].lost_10s, to[n].came_10s)};
@@ -80,22 +80,22 @@ unsigned stats_drops_steps(const struct stats_drops *d, struct stats_step_sum to
 	return n;
 }
 
-static double sum_percent(const struct stats_step_sum *sum, bool is_10s)
+static double sum_percent(const struct report_step_sum *sum, bool is_10s)
 {
 	return is_10s ? drops_percent(sum->lost_10s, sum->came_10s) : drops_percent(sum->lost, sum->came);
 }
 
 /* Whether the step is one to look at. Since the start only our own: what the host lost before us, nobody can change any
  * more. Of its last ten seconds the step "host" is not asked either: what of it is ours stands at the sockets. */
-bool drops_is_asked(enum stats_step step, bool is_10s)
+bool drops_is_asked(enum report_step step, bool is_10s)
 {
-	return is_10s ? step != STATS_STEP_HOST : !drops_is_of_host(step);
+	return is_10s ? step != REPORT_STEP_HOST : !drops_is_of_host(step);
 }
 
-static bool worst_of(const struct stats_drops *d, bool is_10s, struct stats_step_sum *worst)
+static bool worst_of(const struct report_drops *d, bool is_10s, struct report_step_sum *worst)
 {
-	struct stats_step_sum steps[STATS_PATH_MAX];
-	unsigned n = stats_drops_steps(d, steps);
+	struct report_step_sum steps[STATS_PATH_MAX];
+	unsigned n = report_drops_steps(d, steps);
 	double most = 0;
 	for (unsigned i = 0; i < n; i++) {
 		double percent = sum_percent(&steps[i], is_10s);
@@ -107,11 +107,11 @@ static bool worst_of(const struct stats_drops *d, bool is_10s, struct stats_step
 	return most > 0;
 }
 
-const struct stats_drop *drops_most(const struct stats_drops *d, const struct stats_step_sum *step, bool is_10s)
+const struct report_drop *drops_most(const struct report_drops *d, const struct report_step_sum *step, bool is_10s)
 {
-	const struct stats_drop *most = NULL;
+	const struct report_drop *most = NULL;
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *r = &d->drop[i];
+		const struct report_drop *r = &d->drop[i];
 		uint64_t lost = is_10s ? r->lost_10s : r->lost;
 		if (r->step != step->step || strcmp(r->unit, step->unit) != 0 || r->is_hint || lost == 0)
 			continue;
@@ -121,7 +121,7 @@ const struct stats_drop *drops_most(const struct stats_drops *d, const struct st
 	return most;
 }
 
-bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step, const struct stats_drop **row,
+bool report_drops_worst(const struct report_drops *d, struct report_step_sum *step, const struct report_drop **row,
 		       bool *is_10s)
 {
 	*is_10s = d->window_us > 0 && worst_of(d, true, step);
@@ -134,7 +134,7 @@ bool stats_drops_worst(const struct stats_drops *d, struct stats_step_sum *step,
 
 /* -- places ------------------------------------------------------------------------------------------------------- */
 
-void stats_drops_place(const struct stats_drops *d, const struct stats_copy *c, const struct stats_drop *row,
+void report_drops_place(const struct report_drops *d, const struct stats_copy *c, const struct report_drop *row,
 		       unsigned place, char *buf, size_t size)
 {
 	char name[600] = "";
@@ -163,7 +163,7 @@ static void percent_show(char *buf, size_t size, uint64_t lost, uint64_t came)
 }
 
 /* The last two columns of numbers only when they are known. */
-static void line_show(const struct stats_drops *d, const char *name, const char *unit, const char *came, const char *lost,
+static void line_show(const struct report_drops *d, const char *name, const char *unit, const char *came, const char *lost,
 		      const char *share, const char *lost_10s, const char *share_10s, const char *place, struct text *t)
 {
 	text_add(t, "%-30s %-10s%13s%12s%9s", name, unit, came, lost, share);
@@ -172,22 +172,22 @@ static void line_show(const struct stats_drops *d, const char *name, const char 
 	text_add(t, "%s%s\n", place[0] ? "  " : "", place);
 }
 
-static void heading(const struct stats_drops *d, struct text *t)
+static void heading(const struct report_drops *d, struct text *t)
 {
 	char recent[32];
 	snprintf(recent, sizeof(recent), "in last %llu s", (ull)(d->window_us + 500000) / 1000000);
 	line_show(d, "step", "", "in", "lost", "share", recent, "share", "most of it at", t);
 }
 
-static void reasons_show(const struct stats_drops *d, const struct stats_copy *c, const struct stats_step_sum *sum,
+static void reasons_show(const struct report_drops *d, const struct stats_copy *c, const struct report_step_sum *sum,
 			 struct text *t)
 {
 	char place[600], name[80], lost[32], lost_10s[32];
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0 || row->is_hint || row->lost == 0)
 			continue;
-		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
+		report_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
 		snprintf(name, sizeof(name), "  %s", row->name);
 		snprintf(lost, sizeof(lost), "%llu", (ull)row->lost);
 		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)row->lost_10s);
@@ -196,15 +196,15 @@ static void reasons_show(const struct stats_drops *d, const struct stats_copy *c
 }
 
 /* What is perhaps no loss at all stands apart, with what it means. */
-static void hints_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void hints_show(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	char place[600];
 	bool is_first = true;
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		if (!row->is_hint || row->lost == 0 || !step_exists(d, row->step))
 			continue;
-		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
+		report_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
 		text_add(t, "%s  %s %llu %s%s%s%s: %s\n",
 			 is_first ? "\nseen, and in no sum above: it need not be a loss\n" : "", row->name,
 			 (ull)row->lost, row->unit, drops_is_of_host(row->step) ? " (since boot)" : "",
@@ -213,22 +213,22 @@ static void hints_show(const struct stats_drops *d, const struct stats_copy *c, 
 	}
 }
 
-static void steps_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void steps_show(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
-	struct stats_step_sum steps[STATS_PATH_MAX];
+	struct report_step_sum steps[STATS_PATH_MAX];
 	char came[32], lost[32], lost_10s[32], share[32], share_10s[32], name[64];
-	unsigned n = stats_drops_steps(d, steps);
+	unsigned n = report_drops_steps(d, steps);
 	for (unsigned i = 0; i < n; i++) {
-		const struct stats_step_sum *s = &steps[i];
+		const struct report_step_sum *s = &steps[i];
 		percent_show(share, sizeof(share), s->lost, s->came);
 		percent_show(share_10s, sizeof(share_10s), s->lost_10s, s->came_10s);
 		snprintf(came, sizeof(came), "%llu", (ull)s->came);
-		snprintf(name, sizeof(name), "%s%s", stats_step_word(s->step),
+		snprintf(name, sizeof(name), "%s%s", report_step_word(s->step),
 			 drops_is_of_host(s->step) ? " (since boot)" : "");
 		snprintf(lost, sizeof(lost), "%llu", (ull)s->lost);
 		snprintf(lost_10s, sizeof(lost_10s), "%llu", (ull)s->lost_10s);
 		line_show(d, name, s->unit, came, lost, share, lost_10s, share_10s, "", t);
-		if (s->step == STATS_STEP_FILTER && d->left_out_packets)
+		if (s->step == REPORT_STEP_FILTER && d->left_out_packets)
 			text_add(t, "  left out %llu packets, as asked\n", (ull)d->left_out_packets);
 		reasons_show(d, c, s, t);
 	}
@@ -258,7 +258,7 @@ struct our_socket {
 	bool is_in_proc;
 };
 
-static bool our_socket(const struct stats_drops *d, const struct stats_copy *c, unsigned i, struct our_socket *s)
+static bool our_socket(const struct report_drops *d, const struct stats_copy *c, unsigned i, struct our_socket *s)
 {
 	*s = (struct our_socket){.entry = stats_copy_entry(c, STATS_ENDPOINT, i)};
 	s->inode = stats_named(c, STATS_ALL, STATS_ENDPOINT, i, "inode");
@@ -284,7 +284,7 @@ static unsigned socket_rank(const struct our_socket *s)
 	return s->dropped ? 0 : s->queue_bytes ? 1 : 2;
 }
 
-static void sockets_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void sockets_show(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	char bytes[32], got[32], asked[32], name[600];
 	unsigned shown = 0, all = 0;
@@ -295,7 +295,7 @@ static void sockets_show(const struct stats_drops *d, const struct stats_copy *c
 				continue;
 			if (all++ >= PLACES_SHOWN)
 				continue;
-			stats_drops_place(d, c, &(struct stats_drop){.scope = STATS_ENDPOINT}, i + 1, name,
+			report_drops_place(d, c, &(struct report_drop){.scope = STATS_ENDPOINT}, i + 1, name,
 					  sizeof(name));
 			text_add(t, "%s  %s: %llu dropped, %s wait, buffer %s", shown++ ? "" : "\nsockets\n", name,
 				 (ull)s.dropped, text_format_bytes(bytes, sizeof(bytes), s.queue_bytes),
@@ -309,7 +309,7 @@ static void sockets_show(const struct stats_drops *d, const struct stats_copy *c
 		text_add(t, "  … and %u more; millracectl drops --json has all\n", all - shown);
 }
 
-static void host_show(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void host_show(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	const struct net_udp_totals *u = &d->host.udp, *u6 = &d->host.udp6;
 	if (!d->host.has_udp)
@@ -345,7 +345,7 @@ static bool unbelievable_show(const struct stats_copy *c, struct text *t)
 	return is_known;
 }
 
-void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+void report_drops_text(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	struct text advice = {0};
 	heading(d, t);
@@ -356,7 +356,7 @@ void stats_drops_text(const struct stats_drops *d, const struct stats_copy *c, s
 	hints_show(d, c, t);
 	sockets_show(d, c, t);
 	host_show(d, c, t);
-	stats_drops_advice(d, c, &advice);
+	report_drops_advice(d, c, &advice);
 	bool is_known = unbelievable_show(c, t);
 	if (advice.len || is_known)
 		text_add(t, "\n%s\n", advice.len ? advice.s : "Nothing was lost.");
@@ -373,7 +373,7 @@ static void string_add(struct text *t, const char *key, const char *s)
 	text_add_json(t, s, strlen(s));
 }
 
-static void recent_json(const struct stats_drops *d, uint64_t came_10s, uint64_t lost_10s, struct text *t)
+static void recent_json(const struct report_drops *d, uint64_t came_10s, uint64_t lost_10s, struct text *t)
 {
 	if (d->window_us)
 		text_add(t, ",\"in_10s\":%llu,\"lost_10s\":%llu,\"percent_10s\":%.4f", (ull)came_10s, (ull)lost_10s,
@@ -382,14 +382,14 @@ static void recent_json(const struct stats_drops *d, uint64_t came_10s, uint64_t
 		text_add(t, ",\"in_10s\":null,\"lost_10s\":null,\"percent_10s\":null");
 }
 
-static void reasons_json(const struct stats_drops *d, const struct stats_copy *c, const struct stats_step_sum *sum,
+static void reasons_json(const struct report_drops *d, const struct stats_copy *c, const struct report_step_sum *sum,
 			 struct text *t)
 {
 	char place[600];
 	const char *comma = "";
 	text_add(t, ",\"reasons\":[");
 	for (unsigned i = 0; i < d->n; i++) {
-		const struct stats_drop *row = &d->drop[i];
+		const struct report_drop *row = &d->drop[i];
 		if (row->step != sum->step || strcmp(row->unit, sum->unit) != 0)
 			continue;
 		text_add(t, "%s{\"name\":", comma);
@@ -397,7 +397,7 @@ static void reasons_json(const struct stats_drops *d, const struct stats_copy *c
 		text_add(t, ",\"is_hint\":%s,\"lost\":%llu,\"lost_10s\":", row->is_hint ? "true" : "false",
 			 (ull)row->lost);
 		text_add(t, d->window_us ? "%llu" : "null", (ull)row->lost_10s);
-		stats_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
+		report_drops_place(d, c, row, row->place_10s ? row->place_10s : row->place, place, sizeof(place));
 		string_add(t, "most_at", place);
 		text_add(t, "}");
 		comma = ",";
@@ -405,20 +405,20 @@ static void reasons_json(const struct stats_drops *d, const struct stats_copy *c
 	text_add(t, "]");
 }
 
-static void steps_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void steps_json(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
-	struct stats_step_sum steps[STATS_PATH_MAX];
-	unsigned n = stats_drops_steps(d, steps);
+	struct report_step_sum steps[STATS_PATH_MAX];
+	unsigned n = report_drops_steps(d, steps);
 	text_add(t, "\"steps\":[");
 	for (unsigned i = 0; i < n; i++) {
-		const struct stats_step_sum *s = &steps[i];
+		const struct report_step_sum *s = &steps[i];
 		text_add(
 		    t,
 		    "%s\n{\"step\":\"%s\",\"unit\":\"%s\",\"since\":\"%s\",\"in\":%llu,\"lost\":%llu,\"percent\":%.4f",
-		    i ? "," : "", stats_step_word(s->step), s->unit, drops_is_of_host(s->step) ? "machine" : "start",
+		    i ? "," : "", report_step_word(s->step), s->unit, drops_is_of_host(s->step) ? "machine" : "start",
 		    (ull)s->came, (ull)s->lost, drops_percent(s->lost, s->came));
 		recent_json(d, s->came_10s, s->lost_10s, t);
-		if (s->step == STATS_STEP_FILTER)
+		if (s->step == REPORT_STEP_FILTER)
 			text_add(t, ",\"left_out\":%llu", (ull)d->left_out_packets);
 		reasons_json(d, c, s, t);
 		text_add(t, "}");
@@ -426,7 +426,7 @@ static void steps_json(const struct stats_drops *d, const struct stats_copy *c, 
 	text_add(t, "\n]");
 }
 
-static void sockets_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void sockets_json(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	const char *comma = "";
 	struct our_socket s;
@@ -455,7 +455,7 @@ static void udp_json(const char *key, const struct net_udp_totals *u, struct tex
 	text_add(t, "\"InCsumErrors\":%llu,\"MemErrors\":%llu}", (ull)u->csum_errors, (ull)u->mem_errors);
 }
 
-static void host_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void host_json(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	text_add(t, ",\n\"host\":{\"ours_dropped\":%llu", (ull)ours(c));
 	if (d->host.has_udp) {
@@ -475,24 +475,24 @@ static void host_json(const struct stats_drops *d, const struct stats_copy *c, s
 	text_add(t, "]");
 }
 
-static void worst_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+static void worst_json(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
-	struct stats_step_sum worst;
+	struct report_step_sum worst;
 	struct text advice = {0};
 	if (d->window_us && worst_of(d, true, &worst))
 		text_add(t, ",\n\"worst_10s\":{\"step\":\"%s\",\"unit\":\"%s\",\"lost\":%llu,\"percent\":%.4f}",
-			 stats_step_word(worst.step), worst.unit, (ull)worst.lost_10s,
+			 report_step_word(worst.step), worst.unit, (ull)worst.lost_10s,
 			 drops_percent(worst.lost_10s, worst.came_10s));
 	else
 		text_add(t, ",\n\"worst_10s\":null");
-	stats_drops_advice(d, c, &advice);
+	report_drops_advice(d, c, &advice);
 	text_add(t, ",\n\"advice\":");
 	text_add_json(t, advice.s ? advice.s : "", advice.len);
 	t->failed |= advice.failed;
 	text_free(&advice);
 }
 
-void stats_drops_json(const struct stats_drops *d, const struct stats_copy *c, struct text *t)
+void report_drops_json(const struct report_drops *d, const struct stats_copy *c, struct text *t)
 {
 	text_add(t, "{\"window_us\":");
 	text_add(t, d->window_us ? "%llu" : "null", (ull)d->window_us);

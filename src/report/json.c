@@ -3,7 +3,7 @@
  * json: every counter with its labels, and the state of all summed over the workers, as JSON. For millracectl and the
  * monitor. Any process, pure. The keys are the names of the counters; docs of the rest are in millracectl(1).
  */
-#include <stats.h>
+#include <report.h>
 #include <string.h>
 
 static void add_string(struct text *t, const char *key, const char *s)
@@ -47,7 +47,7 @@ static void row_json(void *arg, const struct stats_row *row)
 	rows->separator = ",";
 }
 
-void stats_json(const struct stats_copy *c, struct text *t)
+void report_json(const struct stats_copy *c, struct text *t)
 {
 	struct rows_json rows = {t, ""};
 	text_add(t, "{\"counters\":[");
@@ -173,7 +173,7 @@ static void brokers_json(const struct stats_copy *c, struct text *t)
 	text_add(t, "]");
 }
 
-void stats_status_json(const struct stats_copy *c, const struct stats_program *program, struct text *t)
+void report_status_json(const struct stats_copy *c, const struct report_program *program, struct text *t)
 {
 	uint64_t started_us = stats_named(c, STATS_ALL, STATS_MASTER, 0, "started_us");
 	text_add(t, "{\"version\":");

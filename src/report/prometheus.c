@@ -8,7 +8,7 @@
  * and 8 workers would be 18,000 series of which nobody looks at one; WORKER, SLOT and ENDPOINT rows have a worker.
  *   broker  each worker has connections of its own: how many workers have it up, and the sum of their disconnects
  */
-#include <stats.h>
+#include <report.h>
 #include <string.h>
 
 /* The label strings of all blocks of a scope, one behind the other; made once for all rows. */
@@ -240,7 +240,7 @@ static void add_brokers(const struct stats_copy *c, struct text *t)
 	free(all);
 }
 
-void stats_prometheus(const struct stats_copy *c, const struct stats_program *program, struct text *t)
+void report_prometheus(const struct stats_copy *c, const struct report_program *program, struct text *t)
 {
 	uint64_t started_us = stats_named(c, STATS_ALL, STATS_MASTER, 0, "started_us");
 	add_head(t, "millrace_build_info", "gauge", "1; the version is a label.", "");

@@ -8,7 +8,7 @@
  *   bytes_queued     a total there, in spite of its name: what was ever queued; equals bytes_sent when all is sent
  *   relayed_lines    offered and not lost           dropped_lines    lost, for whatever reason
  */
-#include <stats.h>
+#include <report.h>
 #include <string.h>
 
 static void global(struct text *t, const char *name, const char *type, uint64_t value)
@@ -86,7 +86,7 @@ static void backend(const struct stats_copy *c, unsigned index, const uint8_t su
 		text_add(t, "backend:%s:%s %s %s %llu\n", e->name, e->unit, rows[i].name, rows[i].type, rows[i].value);
 }
 
-void stats_statsrelay(const struct stats_copy *c, struct text *t)
+void report_statsrelay(const struct stats_copy *c, struct text *t)
 {
 	uint8_t sum_of[256];
 	sums_find(c, sum_of);

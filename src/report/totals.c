@@ -3,7 +3,7 @@
  * totals: the few numbers that say how millrace does, from a copy: what came, what was delivered, what was lost, what
  * waits. For the monitor's history and its page. Any process, pure.
  */
-#include <stats.h>
+#include <report.h>
 #include <string.h>
 
 /* Which of the totals a counter belongs to, by its place in the table: looked up once. */
@@ -84,9 +84,9 @@ static void add_scope(const struct stats_copy *c, unsigned slot, enum stats_scop
 		add_block(c, &plan, slot, scope, i, sums);
 }
 
-static struct stats_totals made_of(const uint64_t sums[TOTALS])
+static struct report_totals made_of(const uint64_t sums[TOTALS])
 {
-	return (struct stats_totals){
+	return (struct report_totals){
 	    .datagrams = sums[TOTAL_DATAGRAMS],
 	    .lines = sums[TOTAL_LINES],
 	    .bytes = sums[TOTAL_BYTES],
@@ -97,7 +97,7 @@ static struct stats_totals made_of(const uint64_t sums[TOTALS])
 	};
 }
 
-void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_totals *totals)
+void report_totals_slot(const struct stats_copy *c, unsigned slot, struct report_totals *totals)
 {
 	uint64_t sums[TOTALS] = {0};
 	add_scope(c, slot, STATS_INPUT, sums);
@@ -106,14 +106,14 @@ void stats_totals_slot(const struct stats_copy *c, unsigned slot, struct stats_t
 	*totals = made_of(sums);
 }
 
-void stats_totals_kernel(const struct stats_copy *c, struct stats_totals *totals)
+void report_totals_kernel(const struct stats_copy *c, struct report_totals *totals)
 {
 	uint64_t sums[TOTALS] = {0};
 	add_scope(c, 0, STATS_ENDPOINT, sums);
 	*totals = made_of(sums);
 }
 
-void stats_totals_backends(const struct stats_copy *c, struct stats_totals *totals, unsigned n)
+void report_totals_backends(const struct stats_copy *c, struct report_totals *totals, unsigned n)
 {
 	struct plan plan = plan_of(c, STATS_BACKEND);
 	for (unsigned i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ void stats_totals_backends(const struct stats_copy *c, struct stats_totals *tota
 	}
 }
 
-void stats_totals_add(struct stats_totals *to, const struct stats_totals *more)
+void report_totals_add(struct report_totals *to, const struct report_totals *more)
 {
 	to->datagrams += more->datagrams;
 	to->lines += more->lines;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <event.h>
+#include <report.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -72,7 +73,7 @@ static void answer_status(struct input *in, struct text *t)
 	if (!w->all)
 		w->all = stats_copy_new(w->setup->stats);
 	if (w->all && stats_copy_take(w->all, NULL) == 0)
-		stats_statsrelay(w->all, t);
+		report_statsrelay(w->all, t);
 	else
 		text_add(t, "\n");
 }

@@ -5,6 +5,7 @@
  * they are refused, or every way to read them stays inside.
  */
 #include <fcntl.h>
+#include <report.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -29,7 +30,7 @@ static void make_pages(void)
 	st = stats_new(1, 1, &err);
 	if (st == NULL || stats_files(st) != FILES)
 		abort();
-	stats_drops_name(st);
+	report_drops_name(st);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
 	stats_name(st, STATS_BACKEND, 0, "10.0.0.1:8125", 0, 0, "tcp");
@@ -58,14 +59,14 @@ static void read_all(struct stats *reader)
 	static uint64_t block[256];
 	struct err err = {""};
 	struct text t = {0};
-	const struct stats_program program = {"1", 1, 1};
+	const struct report_program program = {"1", 1, 1};
 	struct stats_copy *c = stats_copy_new(reader);
 	if (c != NULL && stats_copy_take(c, &err) == 0) {
 		stats_check(c, &t);
-		stats_statsrelay(c, &t);
-		stats_status_json(c, &program, &t);
-		stats_prometheus(c, &program, &t);
-		stats_json(c, &t);
+		report_statsrelay(c, &t);
+		report_status_json(c, &program, &t);
+		report_prometheus(c, &program, &t);
+		report_json(c, &t);
 		for (unsigned s = 0; s < STATS_SCOPES; s++)
 			stats_sum(c, 0, s, 0, block);
 	}

@@ -12,7 +12,7 @@ enum { SLOTS = 4 };
 static struct err err;
 static struct stats *st;
 static struct stats_copy *c;
-static struct stats_drops *d;
+static struct report_drops *d;
 static struct text t;
 static struct net_host host;
 static struct proc_usage usage[SLOTS];
@@ -22,8 +22,8 @@ static void setup(void)
 {
 	st = stats_new(SLOTS, SLOTS, &err);
 	c = stats_copy_new(st);
-	stats_drops_name(st);
-	d = stats_drops_new(st);
+	report_drops_name(st);
+	d = report_drops_new(st);
 	ck_assert(st && c && d);
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "udp");
 	stats_name(st, STATS_OUTPUT, 0, "shards", 0, 0, "lines");
@@ -46,7 +46,7 @@ static void setup(void)
 static void teardown(void)
 {
 	text_free(&t);
-	stats_drops_free(d);
+	report_drops_free(d);
 	stats_copy_free(c);
 	stats_free(st);
 }
@@ -90,9 +90,9 @@ static void sample(unsigned seconds)
 	stats_publish(m);
 	ck_assert_int_eq(stats_copy_take(c, &err), 0);
 	now_us += seconds * UINT64_C(1000000);
-	stats_drops_add(
+	report_drops_add(
 	    d, c,
-	    &(struct stats_seen){.host = &host, .usage = usage, .now_us = now_us, .now_real_us = 5000000000 + now_us});
+	    &(struct report_seen){.host = &host, .usage = usage, .now_us = now_us, .now_real_us = 5000000000 + now_us});
 }
 
 static struct stats_input *input(unsigned slot)
@@ -110,20 +110,20 @@ static struct stats_endpoint *endpoint_of(unsigned slot)
 	return stats_endpoint(stats_master_page(st), slot);
 }
 
-static struct stats_step_sum step_of_path(enum stats_step step, const char *unit)
+static struct report_step_sum step_of_path(enum report_step step, const char *unit)
 {
-	struct stats_step_sum steps[STATS_PATH_MAX];
-	unsigned n = stats_drops_steps(d, steps);
+	struct report_step_sum steps[STATS_PATH_MAX];
+	unsigned n = report_drops_steps(d, steps);
 	for (unsigned i = 0; i < n; i++)
 		if (steps[i].step == step && strcmp(steps[i].unit, unit) == 0)
 			return steps[i];
-	ck_abort_msg("no step %s of %s", stats_step_word(step), unit);
+	ck_abort_msg("no step %s of %s", report_step_word(step), unit);
 	return steps[0];
 }
 
 #define ASSERT_STEP(step, unit, came_, lost_, came_10s_, lost_10s_)                                                    \
 	do {                                                                                                           \
-		struct stats_step_sum s = step_of_path(STATS_STEP_##step, unit);                                       \
+		struct report_step_sum s = step_of_path(REPORT_STEP_##step, unit);                                       \
 		ck_assert_uint_eq(s.came, came_);                                                                      \
 		ck_assert_uint_eq(s.lost, lost_);                                                                      \
 		ck_assert_uint_eq(s.came_10s, came_10s_);                                                              \
@@ -133,7 +133,7 @@ static struct stats_step_sum step_of_path(enum stats_step step, const char *unit
 static void assert_advice(const char *part)
 {
 	text_free(&t);
-	stats_drops_advice(d, c, &t);
+	report_drops_advice(d, c, &t);
 	const char *found = t.s ? t.s : "";
 	ck_assert_msg(part ? strstr(found, part) != NULL : !found[0], "\"%s\" is not in \"%s\"", part ? part : "", found);
 }
@@ -143,11 +143,11 @@ static void assert_advice(const char *part)
 START_TEST(nothing)
 {
 	sample(0);
-	ck_assert_uint_eq(stats_drops_window_us(d), 0);
+	ck_assert_uint_eq(report_drops_window_us(d), 0);
 	ASSERT_STEP(SOCKET, "datagrams", 0, 0, 0, 0);
 	ASSERT_STEP(BACKEND, "lines", 0, 0, 0, 0);
 	assert_advice(NULL);
-	stats_drops_text(d, c, &t);
+	report_drops_text(d, c, &t);
 	ck_assert_ptr_nonnull(strstr(t.s, "\nNothing was lost.\n"));
 	ck_assert_ptr_null(strstr(t.s, "kafka")); /* steps that this configuration does not have */
 	ck_assert_ptr_null(strstr(t.s, "ring"));
@@ -173,13 +173,13 @@ START_TEST(sums_and_window)
 		host.interfaces[0].rx_missed += i;
 		sample(1);
 	}
-	ck_assert_uint_eq(stats_drops_window_us(d), 10000000);
+	ck_assert_uint_eq(report_drops_window_us(d), 10000000);
 	ASSERT_STEP(SOCKET, "datagrams", 12000, 20, 4000, 10);
 	ASSERT_STEP(INVALID, "lines", 6000, 4, 2000, 0);
 	ASSERT_STEP(HOST, "datagrams", 30 * 404, 120, 4040, 40);
 	ASSERT_STEP(INTERFACE, "packets", 30000 + 435, 435, 10000 + 245, 245);
-	const struct stats_drop *rows;
-	unsigned n = stats_drops_all(d, &rows), found = 0;
+	const struct report_drop *rows;
+	unsigned n = report_drops_all(d, &rows), found = 0;
 	for (unsigned i = 0; i < n; i++) {
 		if (strcmp(rows[i].name, "dropped_datagrams") == 0) {
 			found++;
@@ -198,8 +198,8 @@ END_TEST
 /* Every LOSS of counter.def is on the path, so a new one cannot be forgotten. */
 START_TEST(all_losses)
 {
-	const struct stats_drop *rows;
-	unsigned n = stats_drops_all(d, &rows), losses = 0;
+	const struct report_drop *rows;
+	unsigned n = report_drops_all(d, &rows), losses = 0;
 	ck_assert_uint_lt(n, STATS_PATH_MAX);
 	for (unsigned i = 0; i < stats_table_rows(); i++) {
 		const struct stats_field *f = &stats_table[i];
@@ -269,20 +269,20 @@ START_TEST(written_and_recalled)
 	endpoint_of(1)->dropped_datagrams = 100;
 	usage[1].cpu_us = 990000;
 	sample(1);
-	stats_drops_write(d, stats_monitor_page(st));
+	report_drops_write(d, stats_monitor_page(st));
 	stats_publish(stats_monitor_page(st));
-	struct stats_drops *monitor = d;
-	d = stats_drops_new(st);
+	struct report_drops *monitor = d;
+	d = report_drops_new(st);
 	sample(1);
-	ck_assert_uint_eq(stats_drops_window_us(d), 0);
-	ck_assert(stats_drops_recall(d, c));
-	ck_assert_uint_eq(stats_drops_window_us(d), 1000000);
+	ck_assert_uint_eq(report_drops_window_us(d), 0);
+	ck_assert(report_drops_recall(d, c));
+	ck_assert_uint_eq(report_drops_window_us(d), 1000000);
 	ASSERT_STEP(SOCKET, "datagrams", 1000, 100, 1000, 100);
 	assert_advice("in the last seconds: worker 1 reads 100 % of input metrics, so few senders send nearly all of "
 		      "it: spread: packet");
 	sample(6); /* that monitor has died */
-	ck_assert(!stats_drops_recall(d, c));
-	stats_drops_free(monitor);
+	ck_assert(!report_drops_recall(d, c));
+	report_drops_free(monitor);
 }
 END_TEST
 
@@ -478,7 +478,7 @@ START_TEST(json)
 	host.sockets = sockets;
 	host.n_sockets = 2;
 	sample(1);
-	stats_drops_json(d, c, &t);
+	report_drops_json(d, c, &t);
 	ck_assert(!t.failed);
 	static const char *const parts[] = {
 	    "{\"window_us\":1000000,\n",
@@ -497,7 +497,7 @@ START_TEST(json)
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
 		ck_assert_msg(strstr(t.s, parts[i]) != NULL, "%s\nis not in\n%s", parts[i], t.s);
 	text_free(&t);
-	stats_drops_text(d, c, &t);
+	report_drops_text(d, c, &t);
 	ck_assert_ptr_nonnull(strstr(t.s, "  metrics/0.0.0.0:8125 slot 0: 500 dropped, 5 B wait, buffer 32 MiB\n"));
 }
 END_TEST

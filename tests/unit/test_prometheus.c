@@ -5,13 +5,14 @@
 #include "suite.h"
 #include "../../src/stats/stats_private.h"
 #include <ctype.h>
+#include <report.h>
 #include <string.h>
 
 static struct err err;
 static struct stats *st;
 static struct stats_copy *c;
 static struct text t;
-static const struct stats_program program = {"1.0 \"x\"", 99, 8000000};
+static const struct report_program program = {"1.0 \"x\"", 99, 8000000};
 
 static void setup(void)
 {
@@ -37,7 +38,7 @@ static void take(void)
 {
 	text_free(&t);
 	ck_assert_int_eq(stats_copy_take(c, &err), 0);
-	stats_prometheus(c, &program, &t);
+	report_prometheus(c, &program, &t);
 	ck_assert(!t.failed && t.s);
 }
 

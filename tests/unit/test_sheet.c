@@ -5,6 +5,7 @@
 #include "suite.h"
 #include "../../src/monitor/history.h"
 #include "../../src/monitor/sheet.h"
+#include <report.h>
 #include <string.h>
 
 START_TEST(test_format)
@@ -52,18 +53,18 @@ START_TEST(test_history)
 	uint64_t first, end;
 	history_range(&h, &first, &end);
 	ck_assert(first == end && !history_rate(&h, 0, &r));
-	history_add(&h, 1000000, &(struct stats_totals){.lines = 100, .waiting = 7});
+	history_add(&h, 1000000, &(struct report_totals){.lines = 100, .waiting = 7});
 	history_range(&h, &first, &end);
 	ck_assert(first == end && !history_rate(&h, 0, &r)); /* one point is no rate: what came before is not known */
-	history_add(&h, 3000000, &(struct stats_totals){.lines = 300, .lost = 1, .waiting = 9});
+	history_add(&h, 3000000, &(struct report_totals){.lines = 300, .lost = 1, .waiting = 9});
 	history_range(&h, &first, &end);
 	ck_assert(first == 1 && end == 2 && history_rate(&h, 1, &r));
 	ck_assert(r.lines == 100 && r.lost == 0.5 && r.waiting == 9); /* a second that was late */
 	ck_assert(!history_rate(&h, 2, &r) && !history_rate(&h, 0, &r));
-	history_add(&h, 4000000, &(struct stats_totals){.lines = 200}); /* taken out by a reload */
+	history_add(&h, 4000000, &(struct report_totals){.lines = 200}); /* taken out by a reload */
 	ck_assert(history_rate(&h, 2, &r) && r.lines == 0);
 	for (unsigned i = 0; i < 2 * HISTORY_POINTS; i++)
-		history_add(&h, 5000000 + i * UINT64_C(1000000), &(struct stats_totals){.lines = 200 + 10 * i});
+		history_add(&h, 5000000 + i * UINT64_C(1000000), &(struct report_totals){.lines = 200 + 10 * i});
 	history_range(&h, &first, &end);
 	ck_assert(end == 2 * HISTORY_POINTS + 3 && end - first == HISTORY_POINTS - 1);
 	for (uint64_t n = first; n < end; n++)

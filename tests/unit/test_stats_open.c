@@ -8,6 +8,7 @@
 #include "stats_rig.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <report.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -116,10 +117,10 @@ START_TEST(test_hostile_head)
 			struct stats_copy *c = reader ? stats_copy_new(reader) : NULL;
 			if (c && stats_copy_take(c, &err) == 0) {
 				struct text t = {0};
-				struct stats_program program = {"1", 1, 1};
+				struct report_program program = {"1", 1, 1};
 				stats_check(c, &t);
-				stats_statsrelay(c, &t);
-				stats_status_json(c, &program, &t);
+				report_statsrelay(c, &t);
+				report_status_json(c, &program, &t);
 				uint64_t block[256];
 				for (unsigned s = 0; s < STATS_SCOPES; s++)
 					stats_sum(c, 0, s, stats_copy_entries(c, s), block);

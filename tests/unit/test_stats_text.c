@@ -4,6 +4,7 @@
  */
 #include "suite.h"
 #include "../../src/stats/stats_private.h"
+#include <report.h>
 #include <string.h>
 
 static struct err err;
@@ -157,7 +158,7 @@ START_TEST(test_statsrelay)
 	stats_slot(m, 0)->state = 2;
 	stats_slot(m, 1)->state = 1;
 	publish();
-	stats_statsrelay(c, &t);
+	report_statsrelay(c, &t);
 	ck_assert_str_eq(t.s, "global bytes_recv_udp gauge 200\n"
 			      "global bytes_recv_tcp gauge 100\n"
 			      "global total_connections gauge 6\n"
@@ -186,7 +187,7 @@ START_TEST(test_statsrelay)
 	stats_name(st, STATS_INPUT, 0, "metrics", 0, 1, "unixgram");
 	stats_name(st, STATS_INPUT, 1, "metrics_tcp", 0, 3, "unix");
 	publish();
-	stats_statsrelay(c, &t);
+	report_statsrelay(c, &t);
 	assert_contains("global bytes_recv_udp gauge 200\nglobal bytes_recv_tcp gauge 100\n");
 	assert_contains("global last_reload timestamp 7\n");
 	assert_contains("backend:10.0.0.1:8125:tcp failing boolean 1\n");
@@ -206,7 +207,7 @@ START_TEST(test_statsrelay_many)
 	stats_touch(stats_slot_page(st, 1, 0), STATS_BACKEND, MANY - 1);
 	publish();
 	uint64_t before = clock_us();
-	stats_statsrelay(c, &t);
+	report_statsrelay(c, &t);
 	printf("status of 10,000 backends: %zu bytes in %llu us\n", t.len, (unsigned long long)(clock_us() - before));
 	unsigned lines = 0;
 	for (const char *s = t.s; (s = strchr(s, '\n')); s++)
@@ -226,7 +227,7 @@ START_TEST(test_json)
 	stats_endpoint(stats_master_page(st), 0)->dropped_datagrams = 5;
 	stats_name(st, STATS_OUTPUT, 1, "r\"w", 0, 0, "datagrams");
 	publish();
-	stats_json(c, &t);
+	report_json(c, &t);
 	ck_assert_ptr_eq(strstr(t.s, "{\"counters\":[\n{\"name\":\"loops\",\"scope\":\"worker\","), t.s);
 	assert_contains("\n{\"name\":\"loops\",\"scope\":\"worker\",\"kind\":\"counter\",\"worker\":1,\"value\":9},\n");
 	assert_contains("\n{\"name\":\"invalid_lines\",\"scope\":\"input\",\"kind\":\"loss\",\"worker\":1,\"input\":"
@@ -256,7 +257,7 @@ END_TEST
 START_TEST(test_status_json)
 {
 	struct stats_page *m = stats_master_page(st);
-	struct stats_program program = {"1.0", 99, 8000000};
+	struct report_program program = {"1.0", 99, 8000000};
 	balanced_make(0);
 	balanced_make(1);
 	stats_backend(stats_slot_page(st, 0, 0), 1)->up = 1; /* in one of two */
@@ -266,7 +267,7 @@ START_TEST(test_status_json)
 	stats_master(m)->config_digest = 0xab;
 	stats_endpoint(m, 0)->dropped_datagrams = 5;
 	publish();
-	stats_status_json(c, &program, &t);
+	report_status_json(c, &program, &t);
 	assert_contains("{\"version\":\"1.0\",\"pid\":99,\"uptime_us\":3000000,\"started_us\":5000000,\"loaded_us\":0,"
 			"\"config_digest\":171,\"reloads\":0,\"reload_failures\":0,\"reload_failed\":0,\"reloading\":0,"
 			"\"config\":\"0000000000ab\",\n"
@@ -286,7 +287,7 @@ START_TEST(test_status_json)
 	stats_backend(stats_slot_page(st, 1, 0), 0)->up = 0;
 	program.now_us = 1; /* the clock was set back */
 	publish();
-	stats_status_json(c, &program, &t);
+	report_status_json(c, &program, &t);
 	assert_contains("\"name\":\"10.0.0.1:8125\",\"output\":\"shards\",\"transport\":\"tcp\",\"state\":\"partly "
 			"up\",");
 	assert_contains("\"uptime_us\":0,");
