@@ -5,6 +5,7 @@
  */
 #include "suite.h"
 #include "../../src/report/drops_private.h"
+#include "../../src/stats/stats_private.h"
 #include <string.h>
 
 enum { SLOTS = 4 };
