@@ -76,13 +76,14 @@ enum log_target {
 void log_open(const char *who, enum log_target target, enum log_level level);
 /* In a child right after fork: the same target and level, another name ("worker 2"). */
 void log_set_who(const char *who);
-/* Master, which may do what its children may not: opens the file that lines are appended to, for itself and the children
- * that it forks later. Again: anew, for after a rotation. 0, or -errno with err, and the lines go where they went. */
+/* Master, which may do what its children may not: opens a file for lines to be appended to. A descriptor, or -errno with
+ * err. */
 int log_file_open(const char *path, struct err *err);
-/* The descriptor of the file, which proc_close_others spares; -1: none. In a child: lines go into this one from now on
- * (takes fd). */
+/* Lines go there from now on, in this process and in children that it forks later; `file` (of log_file_open; taken) takes
+ * the place of the one before, -1: none. */
+void log_turn_to(enum log_target target, int file);
+/* The descriptor of the file, which proc_close_others spares; -1: none. */
 int log_file_fd(void);
-void log_file_take(int fd);
 /* Whether stderr is what systemd connected with its journal. */
 bool log_stderr_is_journal(void);
 /* Errors and warnings go to stderr too: for a start that somebody watches. */

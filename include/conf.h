@@ -192,7 +192,7 @@ bool conf_backend_is_same(const struct conf_backend *a, const struct conf_backen
 /* What a change asks for: the cheapest class that covers it. */
 enum conf_reload {
 	CONF_RELOAD_NONE,
-	CONF_RELOAD_AT_ONCE, /* the master alone has it */
+	CONF_RELOAD_AT_ONCE, /* the master has it, and tells others at most */
 	CONF_RELOAD_RESPAWN, /* workers rolled one by one */
 	CONF_RELOAD_REBIND,  /* … and endpoints made or given up before and after */
 	CONF_RELOAD_RESTART, /* refused: only a restart does it */
@@ -240,6 +240,8 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);
+/* Where log lines go: the one of `log`, `syslog` and `daemon` that decides. */
+enum log_target conf_log_target(const struct conf *cf);
 static inline enum log_level conf_log_level(const struct conf *cf)
 {
 	return (enum log_level)(cf->log_level - CONF_LOG_LEVEL_ERROR);

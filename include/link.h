@@ -18,7 +18,8 @@ enum link_type {
 	LINK_LEND = 3, /* (2 was another one) master: with a descriptor: read it, too, of input `name`, for the vacant
 			* `slot`; without: no more */
 	LINK_LOG,      /* master: value is the enum log_level */
-	LINK_REOPEN,   /* master: append to this descriptor from now on: output `name`, or "" for the log */
+	LINK_REOPEN,   /* master: append to this descriptor from now on: output `name`, or "" for the log, which goes to
+			* `value`, an enum log_target; without one when that is no file */
 	LINK_DONE,     /* worker: all of the finite input `name` is delivered, or given up and counted */
 	LINK_PEERS,    /* worker: text is who our own outputs talk to: "10.0.0.1:9092,…" */
 
@@ -35,6 +36,7 @@ enum link_type {
 	LINK_NAME, /* monitor: name block `slot` of scope `value` of its page in the directory, whose one writer is the
 		    * master, as stats_name: parent, name ("": takes the entry out again), unit in text */
 	LINK_PAGE, /* monitor: send the files of the counter pages from number `value` on; master: file number `value` */
+	LINK_HTTP, /* master: serve at the socket that comes with it, of port `value`; without one: nowhere */
 };
 enum link_gone {
 	LINK_GONE_INPUT,    /* `name`: its connections are read and closed */

@@ -20,7 +20,6 @@ struct monitor_setup {
 	struct stats *stats;
 	int link;            /* our end */
 	int http_fd;         /* listens; -1: no HTTP */
-	const char *http_at; /* the address that it really has, "127.0.0.1:8126"; "" */
 	uint16_t http_port;
 	int64_t master_pid;
 };

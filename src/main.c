@@ -74,21 +74,12 @@ static bool check_all(const struct conf *cf)
 /* Before it is known how the start goes, errors are for who started us, too. */
 static int open_log(const struct conf *cf, struct err *err)
 {
-	enum log_level level = conf_log_level(cf);
-	enum log_target target = LOG_TARGET_STDERR;
-	int r = 0;
-	if (cf->syslog || strcmp(cf->log, "syslog") == 0)
-		target = LOG_TARGET_SYSLOG;
-	else if (strcmp(cf->log, "journal") == 0 || (!cf->log[0] && log_stderr_is_journal()))
-		target = LOG_TARGET_JOURNAL;
-	else if (strchr(cf->log, '/')) {
-		target = LOG_TARGET_FILE;
-		r = log_file_open(cf->log, err);
-	} else if (!cf->log[0] && cf->daemon)
-		target = LOG_TARGET_SYSLOG;
-	log_open("master", target, level);
+	enum log_target target = conf_log_target(cf);
+	int file = target == LOG_TARGET_FILE ? log_file_open(cf->log, err) : -1;
+	log_open("master", target, conf_log_level(cf));
+	log_turn_to(target, MAX(file, -1));
 	log_copy_to_stderr(!log_stderr_is_journal());
-	return r;
+	return target == LOG_TARGET_FILE ? MIN(file, 0) : 0;
 }
 
 /* Takes the configuration over. */

@@ -63,11 +63,12 @@ void log_set_who(const char *who)
 	log_journal_close();
 }
 
-void log_file_take(int fd)
+void log_turn_to(enum log_target target, int file)
 {
 	if (the_log.file != -1)
 		close(the_log.file);
-	the_log.file = fd;
+	the_log.file = file;
+	the_log.target = target;
 }
 
 int log_file_open(const char *path, struct err *err)
@@ -79,8 +80,7 @@ int log_file_open(const char *path, struct err *err)
 		return err_set(err, -errno, "log: \"%s\" cannot be opened: %s; its folder must be there, and writable.",
 			       text_escape(shown, sizeof(shown), path, strlen(path)), strerror(errno));
 	}
-	log_file_take(fd);
-	return 0;
+	return fd;
 }
 
 int log_file_fd(void)

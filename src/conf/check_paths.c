@@ -12,6 +12,17 @@ static bool is_word(const char *s)
 	return strcmp(s, "stderr") == 0 || strcmp(s, "syslog") == 0 || strcmp(s, "journal") == 0;
 }
 
+enum log_target conf_log_target(const struct conf *cf)
+{
+	if (cf->syslog || strcmp(cf->log, "syslog") == 0)
+		return LOG_TARGET_SYSLOG;
+	if (strcmp(cf->log, "journal") == 0 || (!cf->log[0] && log_stderr_is_journal()))
+		return LOG_TARGET_JOURNAL;
+	if (!cf->log[0])
+		return cf->daemon ? LOG_TARGET_SYSLOG : LOG_TARGET_STDERR;
+	return strchr(cf->log, '/') ? LOG_TARGET_FILE : LOG_TARGET_STDERR;
+}
+
 static void check_one(struct conf_load *ld, enum conf_row_index row, const char *path, bool is_path,
 		      const char *allowed)
 {

@@ -14,9 +14,9 @@ static void describe_files(const struct master *m, struct text *t)
 		state_number(t, fd);
 		state_word(t, path);
 	}
-	if (m->monitor.http_fd != -1) {
+	if (m->monitor.http.fd != -1) {
 		state_key(t, "http");
-		state_number(t, m->monitor.http_fd);
+		state_number(t, m->monitor.http.fd);
 		state_word(t, m->cf->http);
 	}
 	if (m->pid_file != -1) {

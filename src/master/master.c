@@ -35,12 +35,11 @@ static void reopen_files(struct master *m)
 {
 	struct err err = {""};
 	if (log_file_fd() != -1) {
-		if (log_file_open(m->cf->log, &err) == 0) {
-			slots_tell_all(m, LINK_REOPEN, 0, "", "", log_file_fd());
-			monitor_child_tell(m, LINK_REOPEN, 0, log_file_fd());
-		} else {
+		int file = log_file_open(m->cf->log, &err);
+		if (file >= 0)
+			master_turn_log_to(m, LOG_TARGET_FILE, file);
+		else
 			log_error("%s", err.text);
-		}
 	}
 	for (size_t i = 0; i < m->n_outputs; i++) {
 		output_open_file(&m->outputs[i]);
@@ -225,6 +224,13 @@ void master_set_log_level(struct master *m, enum log_level level)
 	monitor_child_tell(m, LINK_LOG, level, -1);
 }
 
+void master_turn_log_to(struct master *m, enum log_target target, int file)
+{
+	log_turn_to(target, file);
+	slots_tell_all(m, LINK_REOPEN, target, "", "", file);
+	monitor_child_tell(m, LINK_REOPEN, target, file);
+}
+
 void master_input_done(struct master *m, const char *name)
 {
 	struct input *in = input_named(m->inputs, m->n_inputs, name);
@@ -327,9 +333,10 @@ static int start(struct master *m, struct err *err)
 {
 	resume_begin(m);
 	int r = rights_reduce(m, err);
-	if (r == 0)
-		r = pidfile_open(m, err);
-	if (r != 0)
+	if (r == 0 && m->cf->pid_file[0] && m->pid_file == -1) /* else the program before had it */
+		r = m->pid_file = pidfile_open(m->cf->pid_file, err);
+	m->pid_file = MAX(m->pid_file, -1);
+	if (r < 0)
 		return r;
 	raise_open_files();
 	reserve_init();
@@ -385,7 +392,7 @@ static void stop(struct master *m)
 	stats_free(m->stats);
 	if (m->loop)
 		ev_loop_destroy(m->loop);
-	pidfile_close(m);
+	pidfile_close(m->cf->pid_file, &m->pid_file);
 	conf_free((struct conf *)(uintptr_t)m->cf);
 }
 
@@ -404,7 +411,7 @@ int master_run(struct conf **cf, const struct conf_args *args, char **argv)
 	m.argv = argv;
 	m.control_fd = -1;
 	m.n_slots_wanted = m.n_slots;
-	m.http_fd = -1;
+	m.monitor.http.fd = -1;
 	upgrade_remember(argv[0]);
 	signals_block();
 	int r = daemon_begin(&m, &is_parent, &err);

@@ -62,14 +62,19 @@ struct slot {
 /* A signal for a worker may be one for all of us, which we hear of a moment later. */
 enum { SLOT_TOLD_US = 100000 };
 
+/* Where the monitor is to be asked. */
+struct http_socket {
+	int fd; /* listens; -1: none */
+	char at[128]; /* the address that it really has, "127.0.0.1:8126"; "" */
+	uint16_t port;
+};
+
 /* The monitor's place. */
 struct monitor_child {
 	struct master *m;
 	struct restart restart;
 	struct child child;
-	int http_fd; /* listens, from before the first fork to the exit; -1: no HTTP */
-	char http_at[128];
-	uint16_t http_port;
+	struct http_socket http; /* from before the first fork to the exit */
 	bool is_leaving; /* told to; no other one is started */
 	struct ev_timer timer;
 };
@@ -85,7 +90,7 @@ struct master {
 	bool reload_failed;	      /* the last one */
 	char **argv;		      /* with which we were started, and a successor will be */
 	struct upgrade *upgrade;      /* a successor is there; NULL: none */
-	int control_fd, http_fd; /* of the program that we were before; -1: none */
+	int control_fd; /* of the program that we were before; -1: none */
 	struct ev_loop *loop;
 	struct stats *stats;
 	struct receive *receive;
@@ -165,6 +170,11 @@ void lend_reader_gone(struct slot *s); /* of others */
 /* monitor_child.c: the monitor comes and goes */
 int monitor_child_open(struct master *m, struct err *err); /* before the first fork: its HTTP socket */
 void monitor_child_close(struct master *m);
+/* The socket of another configuration: 0, or -errno with err and none. `had`: one that is there; when that is the same
+ * address, the new one is a copy of its descriptor. */
+int monitor_child_listen(const struct conf *cf, int had, struct http_socket *http, struct err *err);
+/* The monitor serves there from now on; *http is taken. */
+void monitor_child_move(struct master *m, struct http_socket *http);
 void monitor_child_look(struct master *m); /* as slots_look */
 void monitor_child_tell(struct master *m, enum link_type type, uint64_t value, int fd); /* fd: -1 for none */
 
@@ -255,9 +265,10 @@ void reserve_init(void);
 int daemon_begin(struct master *m, bool *is_parent, struct err *err);
 void daemon_ready(struct master *m);
 
-/* pidfile.c: written and locked, removed. The configuration's path must not change meanwhile. */
-int pidfile_open(struct master *m, struct err *err);
-void pidfile_close(struct master *m);
+/* pidfile.c: written and locked: a descriptor, or -errno with err. pidfile_close removes it, unless somebody else has put
+ * his there; *fd may be -1, and is then. */
+int pidfile_open(const char *path, struct err *err);
+void pidfile_close(const char *path, int *fd);
 
 /* notify.c: words for systemd; nothing when it did not start us */
 void notify_init(struct master *m);
@@ -311,6 +322,8 @@ int control_fd(const struct master *m, const char **path); /* -1: none */
 /* master.c */
 void master_ready(struct master *m);
 void master_set_log_level(struct master *m, enum log_level level); /* of all processes */
+/* Lines of all processes go there from now on; `file` as of log_turn_to. */
+void master_turn_log_to(struct master *m, enum log_target target, int file);
 void master_input_done(struct master *m, const char *name);
 /* A worker became ready, handed over, took over or ended: does what waits for that. */
 void master_look(struct master *m);

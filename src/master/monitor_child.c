@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
@@ -54,9 +55,8 @@ static _Noreturn void run(void *owner, int link)
 	    .identity = &m->identity,
 	    .stats = m->stats,
 	    .link = link,
-	    .http_fd = mc->http_fd,
-	    .http_at = mc->http_at,
-	    .http_port = mc->http_port,
+	    .http_fd = mc->http.fd,
+	    .http_port = mc->http.port,
 	    .master_pid = getppid(),
 	};
 	receive_child(m->receive, RECEIVE_NOBODY, 0);
@@ -144,15 +144,60 @@ static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 	monitor_child_look(((struct monitor_child *)timer->data)->m);
 }
 
+static uint16_t port_of(const struct net_address *a)
+{
+	const struct sockaddr_in *in4 = (const void *)&a->sa;
+	const struct sockaddr_in6 *in6 = (const void *)&a->sa;
+	return ntohs(in4->sin_family == AF_INET ? in4->sin_port : in6->sin6_port);
+}
+
+static void set_port(struct net_address *a, uint16_t port)
+{
+	if (a->sa.ss_family == AF_INET)
+		((struct sockaddr_in *)&a->sa)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)&a->sa)->sin6_port = htons(port);
+}
+
+static bool is_bound_to(int fd, const struct net_address *a)
+{
+	struct net_address is = {.len = 0};
+	socklen_t len = sizeof(is.sa);
+	if (fd == -1 || getsockname(fd, (struct sockaddr *)&is.sa, &len) == -1)
+		return false;
+	if (port_of(a) == 0) /* any will do */
+		set_port(&is, 0);
+	return len == a->len && memcmp(&is.sa, &a->sa, len) == 0;
+}
+
+static int listen_at(const struct net_address *a, int had, struct err *err)
+{
+	struct net_address ours;
+	socklen_t len = sizeof(ours.sa);
+	char at[128], wanted[128];
+	if (is_bound_to(had, a))
+		return fcntl(had, F_DUPFD_CLOEXEC, 0);
+	int fd = net_tcp_listen(a, err);
+	if (fd == -EADDRINUSE && had != -1 && getsockname(had, (struct sockaddr *)&ours.sa, &len) == 0 &&
+	    port_of(&ours) == port_of(a))
+		err_set(err, fd,
+			"http: %s cannot be bound while millrace itself listens on %s: take that away first (http: off) "
+			"and reload twice, or restart.",
+			net_address_format(&a->sa, wanted, sizeof(wanted)),
+			net_address_format(&ours.sa, at, sizeof(at)));
+	return fd;
+}
+
 /* Nobody asked for the default, and a second millrace tried by hand is no fault: then without. */
-static int listen_http(struct monitor_child *mc, struct err *err)
+int monitor_child_listen(const struct conf *cf, int had, struct http_socket *http, struct err *err)
 {
 	struct net_address a;
 	socklen_t len = sizeof a.sa;
 	char *host = NULL;
 	uint16_t port;
 	bool may_lack;
-	int r = conf_http_address(mc->m->cf, &host, &port, &may_lack);
+	*http = (struct http_socket){.fd = -1};
+	int r = conf_http_address(cf, &host, &port, &may_lack);
 	if (r == -ENOENT)
 		return 0;
 	if (r != 0)
@@ -161,32 +206,51 @@ static int listen_http(struct monitor_child *mc, struct err *err)
 		r = -EINVAL;
 	free(host);
 	if (r == 0)
-		r = mc->http_fd = mc->m->http_fd != -1 ? mc->m->http_fd : net_tcp_listen(&a, err);
+		r = listen_at(&a, had, err);
 	if (r < 0) {
-		mc->http_fd = -1;
 		if (!may_lack)
 			return r;
 		log_warn("%s Going on without HTTP: give http: HOST:PORT, or http: off.", err->text);
 		return 0;
 	}
-	getsockname(mc->http_fd, (struct sockaddr *)&a.sa, &len);
-	net_address_format(&a.sa, mc->http_at, sizeof mc->http_at);
-	mc->http_port = ntohs(a.sa.ss_family == AF_INET ? ((struct sockaddr_in *)&a.sa)->sin_port
-						       : ((struct sockaddr_in6 *)&a.sa)->sin6_port);
-	log_info("monitor: http://%s/", mc->http_at);
+	http->fd = r;
+	getsockname(http->fd, (struct sockaddr *)&a.sa, &len);
+	net_address_format(&a.sa, http->at, sizeof http->at);
+	http->port = port_of(&a);
 	return 0;
+}
+
+static void say_where(const struct monitor_child *mc)
+{
+	if (mc->http.fd != -1)
+		log_info("monitor: http://%s/", mc->http.at);
+}
+
+void monitor_child_move(struct master *m, struct http_socket *http)
+{
+	struct monitor_child *mc = &m->monitor;
+	monitor_child_tell(m, LINK_HTTP, http->port, http->fd);
+	if (mc->http.fd != -1)
+		close(mc->http.fd);
+	mc->http = *http;
+	http->fd = -1;
+	say_where(mc);
 }
 
 int monitor_child_open(struct master *m, struct err *err)
 {
 	struct monitor_child *mc = &m->monitor;
+	int had = mc->http.fd;
 	mc->m = m;
-	mc->http_fd = -1;
 	child_init(&mc->child, &monitor_type, mc);
 	restart_init(&mc->restart, clock_us());
 	ev_timer_init(&mc->timer, look_again, 0, 0);
 	mc->timer.data = mc;
-	return listen_http(mc, err);
+	int r = monitor_child_listen(m->cf, had, &mc->http, err);
+	if (had != -1)
+		close(had);
+	say_where(mc);
+	return r;
 }
 
 static void leave(struct master *m, struct monitor_child *mc)
@@ -207,6 +271,6 @@ void monitor_child_close(struct master *m)
 		process_signal(&mc->child.process, SIGKILL);
 		process_wait(&mc->child.process, UINT64_MAX, &status);
 	}
-	if (mc->http_fd != -1)
-		close(mc->http_fd);
+	if (mc->http.fd != -1)
+		close(mc->http.fd);
 }

@@ -43,11 +43,8 @@ static int write_number(int fd)
 	return ftruncate(fd, 0) == 0 && pwrite(fd, number, (size_t)len, 0) == len ? 0 : -1;
 }
 
-int pidfile_open(struct master *m, struct err *err)
+int pidfile_open(const char *path, struct err *err)
 {
-	const char *path = m->cf->pid_file;
-	if (path[0] == '\0' || m->pid_file != -1)
-		return 0; /* the program before had it */
 	for (;;) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK, 0644);
 		if (fd == -1)
@@ -62,19 +59,18 @@ int pidfile_open(struct master *m, struct err *err)
 		} else if (write_number(fd) == -1)
 			r = say(path, errno, "cannot be written", err);
 		if (r == 0)
-			m->pid_file = fd;
-		else
-			close(fd);
+			return fd;
+		close(fd);
 		return r;
 	}
 }
 
-void pidfile_close(struct master *m)
+void pidfile_close(const char *path, int *fd)
 {
-	if (m->pid_file == -1)
+	if (*fd == -1)
 		return;
-	if (is_still(m->cf->pid_file, m->pid_file))
-		unlink(m->cf->pid_file);
-	close(m->pid_file);
-	m->pid_file = -1;
+	if (is_still(path, *fd))
+		unlink(path);
+	close(*fd);
+	*fd = -1;
 }

@@ -21,6 +21,7 @@ static void reload_free(struct reload *r)
 		generation_close(r->m, &r->gone);
 	if (r->is_resume)
 		registry_sweep(&r->m->registry);
+	reload_own_close(r, r->cf);
 	conf_diff_free(&r->diff);
 	conf_free(r->cf);
 	try_free(&r->check);
@@ -269,6 +270,7 @@ void reload_begin(struct master *m, uint64_t client)
 	struct text errors = {0};
 	struct err err = {""};
 	notify_reloading(m);
+	reload_own_init(&r->own);
 	r->m = m;
 	r->client = client;
 	m->reload = r;
@@ -304,6 +306,7 @@ void reload_resume(struct master *m, uint64_t client)
 		refuse(m, client, "The workers of the program before go on: no memory to replace them; reload.", NULL);
 		return;
 	}
+	reload_own_init(&r->own);
 	r->m = m;
 	r->client = client;
 	r->class = CONF_RELOAD_RESPAWN;

@@ -8,9 +8,13 @@
 #include <errno.h>
 #include <string.h>
 
-/* What the master itself has of the top options. */
-static void change_top(struct master *m, const struct conf *old)
+static void enter(struct reload *r)
 {
+	struct master *m = r->m;
+	const struct conf *old = m->cf;
+	r->cf = NULL; /* the generation's */
+	generation_enter(m, &r->next, &r->gone);
+	reload_own_enter(r, old);
 	if (m->cf->log_level != old->log_level)
 		master_set_log_level(m, conf_log_level(m->cf));
 	m->table_us = m->cf->packet_table == old->packet_table ? m->table_us : 0;
@@ -19,9 +23,12 @@ static void change_top(struct master *m, const struct conf *old)
 void reload_apply_at_once(struct reload *r)
 {
 	struct master *m = r->m;
-	r->cf = NULL; /* the generation's */
-	generation_enter(m, &r->next, &r->gone);
-	change_top(m, r->gone.cf);
+	struct err err = {""};
+	if (reload_own_open(r, &err) != 0) {
+		reload_give_up(r, err.text, NULL);
+		return;
+	}
+	enter(r);
 	for (unsigned i = 0; i < m->n_slots; i++)
 		m->slots[i].now->generation = m->generation;
 	generation_close(m, &r->gone);
@@ -58,6 +65,8 @@ void reload_apply_rolling(struct reload *r)
 		code = add_slots(m, n, &err);
 	if (code == 0)
 		code = rights_find(r->cf, &m->identity, &err);
+	if (code == 0)
+		code = reload_own_open(r, &err);
 	if (code == 0 && (strcmp(r->cf->control, m->cf->control) != 0 ||
 			  strcmp(r->cf->control_group, m->cf->control_group) != 0))
 		code = control_move(m, r->cf, &err);
@@ -65,10 +74,8 @@ void reload_apply_rolling(struct reload *r)
 		reload_give_up(r, err.text, NULL);
 		return;
 	}
-	r->cf = NULL; /* the generation's */
-	generation_enter(m, &r->next, &r->gone);
+	enter(r);
 	r->has_moved = true;
-	change_top(m, r->gone.cf);
 	m->n_slots_wanted = n;
 	for (; m->n_slots < n; m->n_slots++) {
 		name_slot(m, m->n_slots);

@@ -120,7 +120,7 @@ static void read_http(struct master *m, const struct state_line *line)
 {
 	int fd = take_fd(line, 0);
 	if (fd != -1 && strcmp(state_text(line, 1), m->cf->http) == 0)
-		m->http_fd = fd;
+		m->monitor.http.fd = fd;
 	else if (fd != -1)
 		close(fd);
 }
@@ -130,10 +130,8 @@ static void read_pid_file(struct master *m, const struct state_line *line)
 	int fd = take_fd(line, 0);
 	if (fd != -1 && strcmp(state_text(line, 1), m->cf->pid_file) == 0)
 		m->pid_file = fd;
-	else if (fd != -1) {
-		close(fd);
-		unlink(state_text(line, 1));
-	}
+	else
+		pidfile_close(state_text(line, 1), &fd);
 }
 
 static void read_client(struct master *m, const struct state_line *line)

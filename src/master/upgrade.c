@@ -156,7 +156,7 @@ static void inherit_all(const struct master *m, bool is_inherited)
 	for (unsigned n = control_guests(m, guests); n-- > 0;)
 		set_inherited(guests[n].fd, is_inherited);
 	set_inherited(control_fd(m, &path), is_inherited);
-	set_inherited(m->monitor.http_fd, is_inherited);
+	set_inherited(m->monitor.http.fd, is_inherited);
 	set_inherited(m->pid_file, is_inherited);
 	TAILQ_FOREACH(ep, &m->registry.list, next)
 	{

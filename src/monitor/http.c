@@ -15,6 +15,7 @@
 #include <strings.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum {
 	CONNECTIONS_MAX = 64,
@@ -47,6 +48,7 @@ struct http {
 	struct MHD_Daemon *daemon;
 	struct ev_io io;
 	struct ev_timer timer;
+	bool is_retired; /* listens no more; each answer ends its connection */
 	bool is_local; /* only reached by this machine's own programs, browsers among them */
 	struct client clients[CONNECTIONS_MAX];
 	struct kept kept[HTTP_ROUTES];
@@ -101,6 +103,8 @@ static struct MHD_Response *response_of(struct http *h, const struct route *rout
 	h->answers_bytes += body->bytes;
 	struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback_cls(
 	    a->body.len, a->body.s ? a->body.s : "", body_free, body);
+	if (r && h->is_retired)
+		MHD_add_response_header(r, "Connection", "close");
 	if (r)
 		add_headers(r, route->type, a->nonce);
 	else
@@ -349,4 +353,41 @@ struct http *http_open(struct monitor *m, int fd, struct err *err)
 	ev_io_start(m->loop, &h->io);
 	run(h);
 	return h;
+}
+
+static void forget_answers(struct http *h)
+{
+	for (size_t i = 0; i < HTTP_ROUTES; i++)
+		if (h->kept[i].response)
+			MHD_destroy_response(h->kept[i].response);
+	memset(h->kept, 0, sizeof(h->kept));
+}
+
+void http_retire(struct http *h)
+{
+	run(h);
+	h->is_retired = true;
+	forget_answers(h);
+	MHD_socket fd = MHD_quiesce_daemon(h->daemon);
+	if (fd != MHD_INVALID_SOCKET)
+		close(fd);
+}
+
+bool http_is_idle(const struct http *h)
+{
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+		if (h->clients[i].fd != -1)
+			return false;
+	return true;
+}
+
+void http_close(struct http *h)
+{
+	if (h == NULL)
+		return;
+	ev_io_stop(h->m->loop, &h->io);
+	ev_timer_stop(h->m->loop, &h->timer);
+	MHD_stop_daemon(h->daemon);
+	forget_answers(h);
+	free(h);
 }

@@ -26,6 +26,11 @@ struct answer {
 struct http *http_open(struct monitor *m, int fd, struct err *err);
 /* Each second: ends connections whose request takes too long. */
 void http_second(struct http *h);
+/* Takes whoever has connected, then listens no more; connections go on. http_is_idle: there are none any more. */
+void http_retire(struct http *h);
+bool http_is_idle(const struct http *h);
+/* Ends all that is left. h may be NULL. */
+void http_close(struct http *h);
 
 /* answers.c: what stands at each path. `type` is its Content-Type. NULL: nothing does. */
 struct route {

@@ -27,6 +27,24 @@ int monitor_name(struct monitor *m, enum stats_scope scope, unsigned index, cons
 	return tell(m, msg);
 }
 
+/* Who asks at the old address is answered there; new ones come to the new one. */
+static void move_http(struct monitor *m, int fd, uint16_t port)
+{
+	struct err err = {""};
+	http_close(m->http_before);
+	m->http_before = m->http;
+	m->http = NULL;
+	if (m->http_before != NULL)
+		http_retire(m->http_before);
+	m->counters->http_port = port;
+	if (fd != -1)
+		m->http = http_open(m, fd, &err);
+	if (fd == -1 || m->http != NULL)
+		return;
+	log_error("%s", err.text);
+	_exit(EXIT_FAILURE); /* the next one tries again */
+}
+
 static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 {
 	event_keep(loop, io, events);
@@ -37,8 +55,12 @@ static void linked(struct ev_loop *loop, struct ev_io *io, int events)
 	while ((n = net_recv_fd(io->fd, &msg, sizeof msg, &fd)) == sizeof msg) {
 		if (msg.type == LINK_LOG)
 			log_set_level((enum log_level)msg.value);
-		if (msg.type == LINK_REOPEN && fd != -1) {
-			log_file_take(fd);
+		if (msg.type == LINK_REOPEN) {
+			log_turn_to((enum log_target)msg.value, fd);
+			continue;
+		}
+		if (msg.type == LINK_HTTP) {
+			move_http(m, fd, (uint16_t)msg.value);
 			continue;
 		}
 		if (msg.type == LINK_PAGE && fd != -1 && msg.value == stats_files(m->stats))

@@ -47,6 +47,7 @@ struct monitor {
 	struct slot_totals *slots;
 	struct history history;
 	struct http *http; /* NULL: off */
+	struct http *http_before; /* at the address before, until the last connection is answered; NULL: none */
 	struct ev_timer second;
 	struct ev_io link;
 };

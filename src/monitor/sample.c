@@ -79,6 +79,12 @@ void monitor_sample(struct monitor *m)
 	history_add(&m->history, clock_us(), &m->totals);
 	if (m->http)
 		http_second(m->http);
+	if (m->http_before != NULL && http_is_idle(m->http_before)) {
+		http_close(m->http_before);
+		m->http_before = NULL;
+	} else if (m->http_before != NULL) {
+		http_second(m->http_before);
+	}
 	path_sample(m);
 	m->counters->samples++;
 	stats_touch(m->page, STATS_MONITOR, 0);

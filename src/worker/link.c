@@ -50,7 +50,8 @@ static void gone(struct worker *w, const struct link_message *m)
 		break;
 	case LINK_GONE_ENDPOINT:
 		for (unsigned k = 0; in != NULL && k < in->n_endpoints; k++)
-			in->endpoints[k]->ends |= strcmp(in->endpoints[k]->name, m->text) == 0;
+			if (strcmp(in->endpoints[k]->name, m->text) == 0)
+				in->endpoints[k]->ends = in->endpoints[k]->is_retired = true;
 		break;
 	case LINK_GONE_OUTPUT:
 		if (out != NULL)
@@ -85,13 +86,11 @@ static void lend(struct worker *w, const struct link_message *m, int fd)
 static void reopen(struct worker *w, const struct link_message *m, int fd)
 {
 	struct output *out = output_named(w->outputs, w->n_outputs, m->name);
-	if (fd == -1)
-		return;
 	if (m->name[0] == '\0')
-		log_file_take(fd);
-	else if (out != NULL)
+		log_turn_to((enum log_target)m->value, fd);
+	else if (fd != -1 && out != NULL)
 		output_take_file(out, fd);
-	else
+	else if (fd != -1)
 		close(fd);
 }
 

@@ -186,6 +186,14 @@ def is_monitor(pid):
         return False
 
 
+def monitor_pid(millrace):
+    """From the kernel: the child that is called so."""
+    def find():
+        pids = [int(p) for p in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split()]
+        return next((p for p in pids if is_monitor(p)), None)
+    return wait_for(find, "a monitor")
+
+
 def signal_all(pids, sig):
     for pid in pids:
         os.kill(pid, sig)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, free_port, wait_for
-from faults import is_monitor
+from faults import monitor_pid
 from packets import needs_pcap
 from peers import NOBODY, let_pass, needs_root
 
@@ -33,14 +33,6 @@ def ask(where, path, method="GET", headers=None, body=None):
         return r.status, dict(r.getheaders()), r.read().decode()
     finally:
         c.close()
-
-
-def monitor_pid(millrace):
-    """From the kernel: the child that is called so."""
-    def find():
-        pids = [int(p) for p in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split()]
-        return next((p for p in pids if is_monitor(p)), None)
-    return wait_for(find, "a monitor")
 
 
 def internet_sockets(pid, *tables):

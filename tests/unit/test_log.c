@@ -196,8 +196,10 @@ START_TEST(to_a_file)
 	ck_assert_str_eq(
 	    err.text, "log: \"/nothing/here\" cannot be opened: No such file or directory; its folder must be there, "
 		      "and writable.");
-	ck_assert_int_eq(log_file_open(path, &err), 0);
-	log_open("m", LOG_TARGET_FILE, LOG_LEVEL_INFO);
+	int file = log_file_open(path, &err);
+	ck_assert_int_ge(file, 0);
+	log_open("m", LOG_TARGET_STDERR, LOG_LEVEL_INFO);
+	log_turn_to(LOG_TARGET_FILE, file);
 	log_copy_to_stderr(true);
 	log_info("one");
 	log_warn("two");
@@ -207,7 +209,9 @@ START_TEST(to_a_file)
 	fd = open(path, O_RDWR);
 	ck_assert_int_eq(read(fd, text, sizeof(text)) > 0, 1);
 	check_matches(text, STAMP "INFO m: one\n.*WARN m: two\n.*WARN w: three\n$");
-	log_file_take(STDERR_FILENO); /* another one, as after a rotation */
+	log_turn_to(LOG_TARGET_STDERR, -1);
+	ck_assert_int_eq(log_file_fd(), -1);
+	ck_assert_int_eq(fcntl(file, F_GETFD), -1); /* the one before is closed */
 	unlink(path);
 }
 END_TEST
