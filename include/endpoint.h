@@ -36,6 +36,11 @@ struct endpoint_ops {
 
 	/* Any process: what is wrong with the options beyond what src/conf knows, a line each. Returns how many. */
 	size_t (*check)(const struct conf_input *cf, const char *path, struct text *errors);
+	/* What this input wants of the key cannot be made of `ep`, which another configuration has: it gets an endpoint of
+	 * its own beside it, bound last. NULL: never. */
+	bool (*is_other)(const struct endpoint *ep, const struct conf_input *cf);
+	/* What `former` took in until now, `ep` takes in from now on. NULL: as soon as former's descriptors leave. */
+	void (*follow)(struct endpoint *ep, struct endpoint *former);
 	/* Makes the descriptors of all slots, or the one of all. What was made before an error is closed by the caller.
 	 * 0, or -errno with one sentence. */
 	int (*bind)(struct endpoint *ep, struct err *err);
@@ -96,6 +101,7 @@ struct endpoint {
 	ino_t path_inode;  /* … 0: there is none, or it is not ours to remove any more */
 	bool has_lost_path; /* somebody removed or replaced it: the next configuration binds it anew */
 	bool is_retired;
+	struct endpoint *former; /* has this key until this one is in effect, which endpoint_adjust binds; else NULL */
 	char *former_input; /* adopted: whose it was */
 	int group;	 /* of a capture that is taken over: the group that its rings join; -1: a new one */
 	void *impl;	 /* of the type */

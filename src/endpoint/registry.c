@@ -179,6 +179,17 @@ static void discard(struct registry *reg, struct endpoint *ep, unsigned k)
 	stats_touch(reg->page, STATS_ENDPOINT, (unsigned)block);
 }
 
+/* Another endpoint of this key counts there, too. */
+static bool is_counted_by_another(const struct registry *reg, const struct endpoint *ep, uint32_t block)
+{
+	const struct endpoint *other;
+	TAILQ_FOREACH(other, &reg->list, next)
+		for (unsigned k = 0; other != ep && k < other->n_blocks; k++)
+			if (other->blocks[k] == block)
+				return true;
+	return false;
+}
+
 /* Closes descriptors from number n on. */
 static void trim(struct registry *reg, struct endpoint *ep, unsigned n)
 {
@@ -190,7 +201,8 @@ static void trim(struct registry *reg, struct endpoint *ep, unsigned n)
 		if (reg->stats)
 			discard(reg, ep, k);
 		if (k < ep->n_blocks && reg->stats) {
-			stats_retire(reg->stats, STATS_ENDPOINT, ep->blocks[k]);
+			if (!is_counted_by_another(reg, ep, ep->blocks[k]))
+				stats_retire(reg->stats, STATS_ENDPOINT, ep->blocks[k]);
 			ep->n_blocks = k;
 		}
 		if (!ep->ops->unbind)
@@ -325,17 +337,26 @@ static bool has_key(const struct endpoint *ep, const struct endpoint_key *key)
 }
 
 /* A device may be in two inputs, which have a handle each: then each input keeps its own. */
-static struct endpoint *find(const struct registry *reg, const struct endpoint_key *key, const struct endpoint_user *user)
+static struct endpoint *find(const struct registry *reg, const struct endpoint_key *key, const struct endpoint_user *user,
+			     struct endpoint **former)
 {
 	struct endpoint *ep, *found = NULL;
 	TAILQ_FOREACH(ep, &reg->list, next)
 	{
 		if (!has_key(ep, key) || ep->is_retired || ep->has_lost_path || ep->conf == user->conf)
 			continue;
+		if (key->ops->is_other && key->ops->is_other(ep, user->cf)) {
+			*former = ep;
+			if (!ep->cf || strcmp(ep->cf->name, user->cf->name) == 0)
+				return NULL;
+			continue;
+		}
 		if (ep->cf && strcmp(ep->cf->name, user->cf->name) == 0)
 			return ep;
 		found = found ? found : ep;
 	}
+	if (found)
+		*former = NULL;
 	return found;
 }
 
@@ -384,7 +405,7 @@ static void set_user(struct endpoint *ep, const struct endpoint_user *user)
 struct endpoint *endpoint_get(struct registry *reg, const struct endpoint_key *key, const struct endpoint_user *user,
 			      int *code, struct err *err)
 {
-	struct endpoint *ep = find(reg, key, user);
+	struct endpoint *former = NULL, *ep = find(reg, key, user, &former);
 	bool is_bound = ep && (ep->references > 0 || ep->n_fds > 0);
 	if (!ep)
 		ep = endpoint_new(reg, key->ops, key->name, &key->address);
@@ -394,7 +415,8 @@ struct endpoint *endpoint_get(struct registry *reg, const struct endpoint_key *k
 	}
 	set_user(ep, user);
 	ep->references++;
-	*code = is_bound ? 0 : ep->ops->bind(ep, err);
+	ep->former = former;
+	*code = is_bound || former ? 0 : ep->ops->bind(ep, err);
 	if (*code == 0)
 		return ep;
 	if (*code == -EADDRINUSE)
@@ -406,7 +428,11 @@ struct endpoint *endpoint_get(struct registry *reg, const struct endpoint_key *k
 
 int endpoint_adjust(struct registry *reg, struct endpoint *ep, struct err *err)
 {
-	int r = ep->n_settled > 0 && ep->ops->adjust ? ep->ops->adjust(ep, err) : 0;
+	int r = 0;
+	if (ep->former && ep->n_fds == 0)
+		r = ep->ops->bind(ep, err);
+	else if (ep->n_settled > 0 && ep->ops->adjust)
+		r = ep->ops->adjust(ep, err);
 	return r == 0 ? place(reg, ep, err) : r;
 }
 
@@ -433,7 +459,12 @@ void registry_settle(struct registry *reg)
 {
 	struct endpoint *ep;
 	TAILQ_FOREACH(ep, &reg->list, next)
+	{
 		ep->n_settled = ep->n_fds;
+		if (ep->former && ep->ops->follow)
+			ep->ops->follow(ep, ep->former);
+		ep->former = NULL;
+	}
 }
 
 /* -- all of them ----------------------------------------------------------------------------------------------------- */

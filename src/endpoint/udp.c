@@ -34,9 +34,16 @@ static int udp_grow(struct endpoint *ep, struct err *err)
 	return 0;
 }
 
+/* A group of sockets cannot become one: datagrams wait in each. */
+static bool udp_is_other(const struct endpoint *ep, const struct conf_input *cf)
+{
+	return cf->spread == CONF_SPREAD_SHARED && ep->n_fds > 1;
+}
+
+/* Beside a group of ours it joins that, and gets all when those have left. */
 static int udp_bind(struct endpoint *ep, struct err *err)
 {
-	int fd = net_udp_bind(&ep->address, wanted_sockets(ep) > 1, err);
+	int fd = ep->former ? net_udp_join(&ep->address, err) : net_udp_bind(&ep->address, wanted_sockets(ep) > 1, err);
 	if (fd < 0)
 		return fd;
 	add_socket(ep, fd);
@@ -55,6 +62,7 @@ const struct endpoint_ops endpoint_udp = {
     .name = "udp",
     .has_port = true,
     .counts_drops = true,
+    .is_other = udp_is_other,
     .bind = udp_bind,
     .adjust = udp_adjust,
     .leave = net_udp_leave,

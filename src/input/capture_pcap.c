@@ -236,6 +236,20 @@ static int tap_adjust(struct endpoint *ep, struct err *err)
 	return 0;
 }
 
+/* How a group chooses is the kernel's, for as long as it has a member: another way is another group. */
+static bool tap_is_other(const struct endpoint *ep, const struct conf_input *cf)
+{
+	for (unsigned i = 0; i < ep->n_fds; i++)
+		if (ep->fds[i] != -1 && !ring_has_fanout(ep->fds[i], cf))
+			return true;
+	return false;
+}
+
+static void tap_follow(struct endpoint *ep, struct endpoint *former)
+{
+	rings_follow(ep->impl, ep, former);
+}
+
 /* Its interface is another one now; or the ring that waits for its successor does so in vain. */
 static bool tap_is_stale(const struct endpoint *ep, unsigned slot)
 {
@@ -393,16 +407,14 @@ static void tap_read(struct capture_source *cs, unsigned max)
 }
 
 /* A ring that is shut stays in its group, and its share would vanish: so that is for the end of
- * all. Else what is there is read, and what is not the next one reads; or the master closes the
+ * all, or of the endpoint. Else what is there is read, and what is not the next one reads; or the master closes the
  * ring and counts it. */
 static void tap_drain(struct capture_source *cs)
 {
 	struct tap_source *ps = cs->impl;
-	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
-	struct sock_fprog program = {.len = 1, .filter = &nothing};
-	if (cs->source.in->leave != INPUT_ALL_END)
+	if (cs->source.in->leave != INPUT_ALL_END && !cs->source.ep->is_retired)
 		return;
-	setsockopt(ps->ring.fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+	ring_shut(ps->ring.fd);
 	ps->shut_at_us = clock_us();
 }
 
@@ -442,6 +454,8 @@ static const struct endpoint_ops endpoint_pcap = {
     .died = tap_died,
     .prepare_successor = tap_prepare,
     .adjust = tap_adjust,
+    .is_other = tap_is_other,
+    .follow = tap_follow,
     .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,

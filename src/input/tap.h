@@ -62,6 +62,14 @@ static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 /* A new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
 int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
 	      struct err *err);
+/* Puts nothing more into the ring of fd. */
+void ring_shut(int fd);
+/* Rings that ring_open made beside those of ep->former, which mark packets: they take in all from now
+ * on that those did. What comes in between is counted as dropped_joining_packets, and what came while
+ * those were shut one by one, too. */
+void rings_follow(struct tap *tap, const struct endpoint *ep, const struct endpoint *former);
+/* Whether the ring's group chooses as the option says. */
+bool ring_has_fanout(int fd, const struct conf_input *cf);
 /* A ring that this program had before an upgrade; fd is taken. 0, or -errno. */
 int ring_adopt(struct ring *r, int fd);
 /* Closes it, if there is one. Returns packets that were unread: stored, not to be discarded and not

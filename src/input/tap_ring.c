@@ -32,6 +32,18 @@ static int fanout_set(int fd, int id, unsigned mode)
 	return setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, sizeof(value)) == -1 ? -errno : 0;
 }
 
+static unsigned fanout_mode(const struct conf_input *cf)
+{
+	return cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
+}
+
+bool ring_has_fanout(int fd, const struct conf_input *cf)
+{
+	unsigned value;
+	socklen_t len = sizeof(value);
+	return getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 || (value >> 16 & 0xff) == fanout_mode(cf);
+}
+
 /* Rings that are open on the interface of this index: a group is of one interface, and one that was
  * removed and made again is another. */
 static unsigned live(const struct tap *tap, unsigned ifindex)
@@ -47,7 +59,7 @@ static unsigned live(const struct tap *tap, unsigned ifindex)
 /* The kernel chooses the id of a new group, so that no other program is in it. */
 static int group_join(struct tap *tap, const struct endpoint *ep, const struct ring *r)
 {
-	unsigned mode = ep->cf->fanout == CONF_FANOUT_CPU ? PACKET_FANOUT_CPU : PACKET_FANOUT_HASH;
+	unsigned mode = fanout_mode(ep->cf);
 	bool is_new = live(tap, r->ifindex) == 0 || tap->group == -1;
 	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
 	int id = is_new ? 0 : tap->group, value;
@@ -185,6 +197,12 @@ static void wait_for_stragglers(void)
 		;
 }
 
+static void discard_marked(struct ring *r)
+{
+	ring_statistics(r, NULL);
+	r->place->discard = r->stored;
+}
+
 /* A socket has to be bound before it can join, and until it has, the ring sees what others of the
  * group read. So packets are only marked until it is in the group, and those of the moment around
  * the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
@@ -201,15 +219,16 @@ static int join(struct tap *tap, const struct endpoint *ep, struct ring *r,
 		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.",
 			       ep->cf->name, ep->name,
 			       strerror(-rc));
-	ring_statistics(r, NULL);
-	r->place->discard = r->stored;
+	discard_marked(r);
 	rc = group_join(tap, ep, r);
 	if (rc != 0)
 		return err_set(err, rc,
 			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
 			       ep->cf->name, ep->name, strerror(-rc));
-	wait_for_stragglers();
 	r->filter = tap->filter.number;
+	if (ep->former != NULL)
+		return 0; /* rings_follow goes on */
+	wait_for_stragglers();
 	return attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 }
 
@@ -249,6 +268,28 @@ int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
 	else
 		ring_close(&made, NULL);
 	return rc;
+}
+
+void ring_shut(int fd)
+{
+	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog program = {.len = 1, .filter = &nothing};
+	setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+}
+
+void rings_follow(struct tap *tap, const struct endpoint *ep, const struct endpoint *former)
+{
+	struct err err = {""};
+	for (unsigned i = 0; i < tap->n_slots; i++)
+		if (tap->rings[i].fd != -1)
+			discard_marked(&tap->rings[i]);
+	for (unsigned i = 0; i < former->n_fds; i++)
+		ring_shut(former->fds[i]);
+	wait_for_stragglers();
+	for (unsigned i = 0; i < tap->n_slots; i++)
+		if (tap->rings[i].fd != -1 &&
+		    attach(&tap->filter, tap->rings[i].fd, tap->filter.snaplen, ep, &err) != 0)
+			log_error("%s", err.text);
 }
 
 /* -- counting and closing ------------------------------------------------------------------------------------------ */

@@ -195,8 +195,8 @@ static void enter_inputs(struct master *m, struct generation *g, struct generati
 	gone->n_inputs = m->n_inputs;
 	m->inputs = g->inputs;
 	m->n_inputs = g->n_inputs;
-	retire_inputs(m, gone->inputs, gone->n_inputs);
 	registry_settle(&m->registry);
+	retire_inputs(m, gone->inputs, gone->n_inputs);
 }
 
 void generation_enter(struct master *m, struct generation *g, struct generation *gone)

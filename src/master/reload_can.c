@@ -6,10 +6,6 @@
 
 #include <string.h>
 
-static const char *const top_options[] = {"workers",	 "control",	"start_timeout",    "drain_timeout", "log_level",
-					  "packet_table",  "per_second_stats",
-					  "control_group", "user",	"group",	    "seccomp"};
-
 static bool is(const struct conf_change *c, const char *option)
 {
 	return c->option && strcmp(c->option, option) == 0;
@@ -26,21 +22,15 @@ static void refuse_one(const struct reload *r, const struct conf_change *c, stru
 	const struct master *m = r->m;
 	const struct conf *old = m->cf;
 	bool is_input = c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE;
-	bool is_known = c->place != CONF_PLACE_TOP || c->reload <= CONF_RELOAD_AT_ONCE;
-	for (size_t i = 0; i < ARRAY_LEN(top_options); i++)
-		is_known |= is(c, top_options[i]);
-	if (!is_known)
-		text_add(why, "%s cannot be changed by a reload; restart millrace\n", c->option);
+	if (c->reload == CONF_RELOAD_RESTART)
+		text_add(why, "%s cannot be changed in a process that runs; restart millrace\n", c->option);
 	if (is(c, "workers") && c->place == CONF_PLACE_TOP && master_workers(r->cf) > stats_room(m->stats))
 		text_add(why, "workers: there are counter pages for %u; restart millrace for more\n",
 			 stats_room(m->stats));
-	if (is_input && c->was != SIZE_MAX && c->is != SIZE_MAX && is(c, "spread") &&
-	    r->cf->inputs[c->is].spread == CONF_SPREAD_SHARED && m->n_slots > 1)
-		text_add(why, "inputs.%s.spread: sockets cannot become a shared one by a reload; restart millrace\n",
-			 r->cf->inputs[c->is].name);
-	if (is_input && (is(c, "fanout") || is(c, "driver")))
-		text_add(why, "inputs.%s.%s cannot be changed by a reload; restart millrace\n",
-			 old->inputs[c->was].name, c->option);
+	if (is_input && is(c, "driver") && input_type_of(&old->inputs[c->was]) != input_type_of(&r->cf->inputs[c->is]))
+		text_add(why, "inputs.%s.driver: DPDK takes its devices when millrace starts, and keeps them; restart "
+			      "millrace\n",
+			 old->inputs[c->was].name);
 	if (c->was != SIZE_MAX && c->place == CONF_PLACE_INPUT && c->reload > CONF_RELOAD_AT_ONCE &&
 	    is_fixed(old, c->was))
 		text_add(why, "inputs.%s reads a DPDK port, which cannot be changed by a reload; restart millrace\n",

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from conftest import free_port, wait_for
-from faults import Counters, Sender, numbered, wait_ready, wait_settled
+from faults import Counters, Sender, numbered, udp_sockets, wait_ready, wait_settled
 from peers import Collector, client, wait_read
 from reload_rig import Config, Load, backends, master_counters, worker_rows
 
@@ -437,16 +437,55 @@ def test_term_to_the_program_while_workers_roll(bench):
     assert sink.wait_lines(lines)["distinct"] == lines
 
 
+def udp_input(spread, more=""):
+    return f'{{ type: udp, bind: "127.0.0.1:{{port}}", spread: {spread}, to: [out]{more} }}'
+
+
+def test_spread_changes_to_each_other(bench):
+    """A shared socket beside the group, which is read to its end; and a group again."""
+    sink, config, millrace = begin(bench, workers=4)
+    load = Load(bench, sink)
+    for spread in ("shared", "flow", "shared", "packet", "shared", "packet", "flow"):
+        config.inputs["udp"] = udp_input(spread)
+        first, lines = config.reload()
+        assert any(line.startswith("inputs.udp.spread: ") for line in lines), (first, lines)
+        millrace.check()
+        load.go_on()
+        n_sockets = len(udp_sockets(millrace.pid))
+        assert n_sockets == (1 if spread == "shared" else 4)
+    load.ends_exactly(millrace)
+
+
+def test_spread_to_shared_together_with_what_cannot_be(bench):
+    """The new socket is given up before it has read anything; the workers' number changes with it, too."""
+    sink, config, millrace = begin(bench, workers=4)
+    load = Load(bench, sink)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        other = f"127.0.0.1:{taken.getsockname()[1]}"
+        config.inputs = {"udp": udp_input("shared"), "tcp": config.inputs["tcp"],
+                         "other": f'{{ type: tcp, bind: "{other}", to: [out] }}'}
+        for _ in range(5):
+            assert any(other in line for line in config.refuse())
+            load.go_on(200)
+    assert len(udp_sockets(millrace.pid)) == 4
+    del config.inputs["other"]
+    config.reload(workers=2)
+    load.go_on()
+    assert len(udp_sockets(millrace.pid)) == 1
+    load.ends_exactly(millrace)
+
+
 def test_what_cannot_be_reloaded_is_refused_in_a_sentence(bench):
     sink, config, millrace = begin(bench)
-    config.inputs["udp"] = '{ type: udp, bind: "127.0.0.1:{port}", spread: shared, to: [out] }'
-    first, *lines = config.refuse()
-    assert any("spread" in line and "restart" in line for line in lines)
-    config.inputs["udp"] = '{ type: udp, bind: "127.0.0.1:{port}", to: [out] }'
     config.workers = 200
     first, *lines = config.refuse()
     assert any("workers" in line and "restart" in line for line in lines)
-    config.workers = 2
+    config.workers, config.top = 2, "daemon: true"
+    first, *lines = config.refuse()
+    assert any("daemon" in line for line in lines), lines
+    config.top = ""
     assert config.reload() == ("nothing has changed", [])
 
 
