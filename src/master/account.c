@@ -150,30 +150,36 @@ static void account_lines(const char *name, const struct stats_input *sum)
 		 (ull)sum->empty_lines, (ull)sum->command_lines, (ull)dropped, (ull)sum->lost_at_death_lines);
 }
 
-/* What the kernel dropped before we could read it. */
-static void account_sockets(const struct master *m, const char *name, unsigned index, const struct stats_input *sum)
+static uint64_t sum_endpoints(const struct master *m, unsigned input, const char *counter)
 {
-	uint64_t dropped = 0, closed = 0;
-	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_ENDPOINT); i++) {
-		if (stats_copy_entry(m->copy, STATS_ENDPOINT, i)->parent != index)
-			continue;
-		dropped += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_datagrams");
-		closed += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, "dropped_closed_datagrams");
-	}
-	log_line(dropped + closed > 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
-		 "input \"%s\": %llu datagrams came = %llu received + %llu dropped at full sockets + "
-		 "%llu unread in closed ones",
-		 name, (ull)(sum->received_datagrams + dropped + closed), (ull)sum->received_datagrams, (ull)dropped,
-		 (ull)closed);
+	uint64_t sum = 0;
+	for (unsigned i = 0; i < stats_copy_entries(m->copy, STATS_ENDPOINT); i++)
+		if (stats_copy_entry(m->copy, STATS_ENDPOINT, i)->parent == input)
+			sum += stats_named(m->copy, STATS_ALL, STATS_ENDPOINT, i, counter);
+	return sum;
+}
+
+/* What was lost before we could read it. */
+static void account_endpoints(const struct master *m, const struct input *in, const struct stats_input *sum)
+{
+	bool is_packets = in->type->is_packets;
+	uint64_t received = is_packets ? sum->received_packets : sum->received_datagrams;
+	uint64_t full = sum_endpoints(m, in->index, is_packets ? "dropped_ring_packets" : "dropped_datagrams");
+	uint64_t closed =
+		sum_endpoints(m, in->index, is_packets ? "dropped_dead_ring_packets" : "dropped_closed_datagrams");
+	log_line(full + closed > 0 ? LOG_LEVEL_WARN : LOG_LEVEL_INFO,
+		 "input \"%s\": %llu %s came = %llu received + %llu dropped at full %s + %llu unread in closed ones",
+		 in->cf->name, (ull)(received + full + closed), is_packets ? "packets" : "datagrams", (ull)received,
+		 (ull)full, is_packets ? "rings" : "sockets", (ull)closed);
 }
 
 static void account_input(const struct master *m, const struct input *in)
 {
 	struct stats_input sum = sum_input(m, in->index);
+	if (!in->type->is_stream && !in->type->is_finite)
+		account_endpoints(m, in, &sum);
 	if (in->type->is_packets)
 		account_packets(in->cf->name, &sum);
-	else if (!in->type->is_stream)
-		account_sockets(m, in->cf->name, in->index, &sum);
 	if (!in->type->is_packets && in->wants_items)
 		account_datagrams(in->cf->name, &sum);
 	if (in->wants_lines)

@@ -2,6 +2,7 @@
 """Kafka with brokers that die, stop, freeze or are not there, and workers that are killed: nothing is missing and nothing
 twice where the design says so; elsewhere what is missing is what the counters say."""
 import os
+import re
 import signal
 import time
 
@@ -165,7 +166,8 @@ def test_messages_of_a_killed_worker(bench):
 
 
 def test_datagrams_that_a_quit_left_unread(bench):
-    """They are read, counted as dropped, and the exit code says that something was lost."""
+    """They are read, counted as dropped, and the exit code says that something was lost. On a machine that is so busy that the
+    worker is killed at its deadline, what it had not read is counted all the same."""
     mock = Mock(bench, "t:1")
     millrace = bench.millrace(conf=conf(mock.bootstrap, "t", "format: datagram", workers=1))
     pid = wait_ready(millrace)[0]
@@ -173,14 +175,19 @@ def test_datagrams_that_a_quit_left_unread(bench):
     wait_stopped([pid])
     sent = bench.replay("--number", "--one", "--lines", 10000)["datagrams"]  # more than a turn reads
     millrace.expected_exit = 3
+    millrace.expected_errors.append("did not leave in time")
     millrace.send_signal(signal.SIGQUIT)
     millrace.wait_line("draining: ")
     millrace.status()  # it has told its worker
     os.kill(pid, signal.SIGCONT)
     assert millrace.wait() == 3
-    m = millrace.wait_line(r'input "in": (\d+) datagrams received = (\d+) to outputs \+ 0 empty \+ (\d+) dropped \+ 0 lost at death')
-    received, passed, dropped = map(int, m.groups())
-    assert received == sent == passed + dropped and dropped > 0
+    log = "\n".join(millrace.err)
+    came, received, unread = map(int, re.search(
+        r'"in": (\d+) datagrams came = (\d+) received \+ 0 dropped at full sockets \+ (\d+) unread in closed ones', log).groups())
+    passed, dropped, lost = map(int, re.search(
+        r'"in": \d+ datagrams received = (\d+) to outputs \+ 0 empty \+ (\d+) dropped \+ (\d+) lost at death', log).groups())
+    assert came == sent == received + unread and received == passed + dropped + lost
+    assert dropped > 0 or "killed by signal 9" in log
 
 
 def test_no_broker_at_the_start(bench):
