@@ -182,6 +182,7 @@ void master_drain(struct master *m, uint64_t deadline_us)
 
 void master_look(struct master *m)
 {
+	slots_look(m); /* may end what a step of the rolling waits for */
 	reload_look(m);
 	slots_look(m);
 }
@@ -258,7 +259,7 @@ static void every_second(struct ev_loop *loop, struct ev_timer *timer, int event
 static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 {
 	(void)loop, (void)events;
-	slots_look(timer->data);
+	master_look(timer->data);
 }
 
 /* -- start ------------------------------------------------------------------------------------------------------------

@@ -286,6 +286,18 @@ def sample():
         step += step * 2 // 3 + n % 3
 
 
+def test_who_is_to_take_over_does_not_hear_of_it(bench):
+    """A slot ends, and the channel for its sibling is lost on the way: the reload goes on when its time is over."""
+    config = Config(bench, [f"127.0.0.1:{free_port()}"], top="drain_timeout: 500ms\nhttp: off")
+    config.millrace = millrace = bench._keep(Failing(bench, config.text()))
+    wait_ready(millrace)
+    millrace.arm(CHILD, CLASSES["receive"], 2)  # the first is the one that slot 0 gives with, and nothing is connected
+    first, _ = config.reload(workers=1)
+    assert millrace.disarm() and "applied by rolling" in first
+    assert len(wait_ready(millrace)) == 1
+    millrace.check()
+
+
 TRANSITIONS = ("reload", "term", "kill", "upgrade")
 
 
