@@ -88,7 +88,7 @@ int roll_begin(struct slot *s)
 static void tell_to_leave(struct slot *s, unsigned to)
 {
 	struct link_message msg = {
-	    .version = LINK_VERSION, .type = LINK_LEAVE, .slot = to, .value = s->m->cf->drain_timeout};
+	    .version = LINK_VERSION, .type = LINK_LEAVE, .slot = to, .value = s->m->cf->drain_timeout, .name = "channel"};
 	s->now->is_leaving = true;
 	s->now->kill_at_us = clock_us() + s->m->cf->drain_timeout + MASTER_LATE_US;
 	s->take_by_us = s->now->kill_at_us;

@@ -96,12 +96,12 @@ static void reopen(struct worker *w, const struct link_message *m, int fd)
 
 static void leave(struct worker *w, const struct link_message *m, int fd)
 {
-	if (fd == -1) {
+	if (m->name[0] == '\0') {
 		worker_drain(w, m->value, INPUT_ALL_END);
 	} else if (w->stage == WORKER_SERVING) {
-		w->channel = fd;
+		w->channel = fd; /* -1: it was lost on the way; what it was for is delivered here */
 		worker_drain(w, m->value, m->slot == w->slot ? INPUT_SLOT_STAYS : INPUT_SLOT_ENDS);
-	} else {
+	} else if (fd != -1) {
 		close(fd); /* a drain of all is under way */
 	}
 }

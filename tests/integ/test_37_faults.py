@@ -298,6 +298,21 @@ def test_who_is_to_take_over_does_not_hear_of_it(bench):
     millrace.check()
 
 
+def test_who_leaves_gets_no_channel(bench):
+    """It is lost on the way to the worker that leaves: that one is not told that all end, and the slot's sockets stay open."""
+    config = Config(bench, [f"127.0.0.1:{free_port()}"], workers=1, top="drain_timeout: 500ms\nhttp: off")
+    config.millrace = millrace = bench._keep(Failing(bench, config.text()))
+    wait_ready(millrace)
+    millrace.arm(CHILD, CLASSES["receive"], 1)
+    first, _ = config.reload(output=", memory_limit: 65MiB")
+    assert millrace.disarm() and "applied by rolling" in first
+    with socket.create_connection(("127.0.0.1", bench.port)) as s:
+        s.sendall(b"a:1|c\n")
+        wait_for(lambda: Counters(millrace).sum("input", "received_lines") == 1, "the line to be read")
+    millrace.check()
+    millrace.expected_exit = 3  # its backend was never there
+
+
 TRANSITIONS = ("reload", "term", "kill", "upgrade")
 
 
