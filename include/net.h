@@ -18,6 +18,8 @@ struct net_address {
 
 /* Numeric addresses only, never asks a server: "" (all addresses, IPv6 and IPv4), "10.0.0.1", "::1". 0 or -EINVAL. */
 int net_address_parse(struct net_address *a, const char *host, uint16_t port);
+/* The same address, port and interface. */
+bool net_address_is_same(const struct net_address *a, const struct net_address *b);
 /* An address to listen on: as above, or a name that this machine knows ("localhost"), asked of the system's resolver,
  * which may wait: master, at the start and at a reload. All addresses of the name, at most `max`: returns how many, or
  * -errno with err, in which `what` ("udp") and the address stand. */
@@ -77,10 +79,12 @@ struct net_resolver;
 struct net_resolver *net_resolver_new(struct ev_loop *loop, struct err *err);
 void net_resolver_free(struct net_resolver *r); /* cancels what is open; callbacks are not called any more */
 
-/* Calls back exactly once, never from within this call: with an address (port filled in) and NULL, or with NULL and
- * the reason as text. Numeric hosts answer at the loop's next turn. Only the first address is given, IPv4 before IPv6.
- * The query can be cancelled until it called back. */
-typedef void net_resolved_cb(void *arg, const struct net_address *a, const char *why_not);
+enum { NET_ADDRESSES_MAX = 16 }; /* of one name */
+
+/* Calls back exactly once, never from within this call: with n > 0 addresses (port filled in) and NULL, or with none and
+ * the reason as text. Numeric hosts answer at the loop's next turn. First come those that this host has a way to, and of
+ * these IPv4 before IPv6; else the order is that of the answer. The query can be cancelled until it called back. */
+typedef void net_resolved_cb(void *arg, const struct net_address *a, unsigned n, const char *why_not);
 struct net_query;
 struct net_query *net_resolve(struct net_resolver *r, const char *host, uint16_t port, net_resolved_cb *cb, void *arg);
 void net_query_cancel(struct net_query *q);

@@ -55,6 +55,18 @@ int net_address_parse(struct net_address *a, const char *host, uint16_t port)
 	return 0;
 }
 
+bool net_address_is_same(const struct net_address *a, const struct net_address *b)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)&a->sa, *in_b = (const struct sockaddr_in *)&b->sa;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->sa, *in6_b = (const struct sockaddr_in6 *)&b->sa;
+	if (a->sa.ss_family != b->sa.ss_family)
+		return false;
+	if (a->sa.ss_family == AF_INET)
+		return in->sin_port == in_b->sin_port && in->sin_addr.s_addr == in_b->sin_addr.s_addr;
+	return in6->sin6_port == in6_b->sin6_port && in6->sin6_scope_id == in6_b->sin6_scope_id &&
+	       memcmp(&in6->sin6_addr, &in6_b->sin6_addr, sizeof(in6->sin6_addr)) == 0;
+}
+
 char *net_address_format(const struct sockaddr_storage *sa, char *buf, size_t size)
 {
 	char text[INET6_ADDRSTRLEN] = "?";

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/queue.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { QUERY_TIMEOUT_MS = 10000, SERVER_TIMEOUT_MS = 1500, SERVER_TRIES = 2 };
 
@@ -27,8 +28,9 @@ struct net_query {
 	void *arg;
 	ev_timer timer;
 	bool is_in_ares;
-	struct net_address address; /* len 0: none */
-	const char *why_not;        /* fixed text */
+	struct net_address addresses[NET_ADDRESSES_MAX];
+	unsigned n_addresses;
+	const char *why_not; /* fixed text */
 	uint16_t port;
 };
 
@@ -50,13 +52,14 @@ struct net_resolver {
 
 /* -- c-ares under libev -------------------------------------------------------------------------------------------- */
 
+/* c-ares says how long it is in whole milliseconds, cut: without one more its last one would be asked for again and again. */
 static void arm_timer(struct net_resolver *r)
 {
 	struct timeval tv;
 	ev_timer_stop(r->loop, &r->timer);
 	if (ares_timeout(r->channel, NULL, &tv) == NULL)
 		return;
-	ev_timer_set(&r->timer, (double)tv.tv_sec + (double)tv.tv_usec / 1e6, 0.);
+	ev_timer_set(&r->timer, (double)tv.tv_sec + (double)tv.tv_usec / 1e6 + 1e-3, 0.);
 	ev_timer_start(r->loop, &r->timer);
 }
 
@@ -182,29 +185,51 @@ static void on_query_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	struct net_query *q = w->data;
 	net_resolved_cb *cb = q->cb;
 	q->cb = NULL;
-	if (q->address.len == 0 && q->why_not == NULL)
+	if (q->n_addresses == 0 && q->why_not == NULL)
 		q->why_not = "the name servers take too long";
 	if (cb != NULL)
-		cb(q->arg, q->address.len > 0 ? &q->address : NULL, q->address.len > 0 ? NULL : q->why_not);
+		cb(q->arg, q->addresses, q->n_addresses, q->n_addresses > 0 ? NULL : q->why_not);
 	query_free_if_done(q);
 }
 
-/* The first IPv4 address, else the first IPv6 one. */
-static void keep_address(struct net_query *q, const struct ares_addrinfo *result)
+/* Whether there is a way to it from here: asks the kernel's tables, sends nothing. */
+static bool has_route(const struct net_address *a)
 {
-	for (const struct ares_addrinfo_node *n = result->nodes; n != NULL; n = n->ai_next) {
-		bool is_ipv4 = n->ai_family == AF_INET;
-		if ((!is_ipv4 && n->ai_family != AF_INET6) || (q->address.len > 0 && !is_ipv4))
-			continue;
-		memcpy(&q->address.sa, n->ai_addr, n->ai_addrlen);
-		q->address.len = n->ai_addrlen;
-		if (is_ipv4)
-			break;
-	}
-	if (q->address.sa.ss_family == AF_INET6)
-		((struct sockaddr_in6 *)&q->address.sa)->sin6_port = htons(q->port);
+	int fd = socket(a->sa.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd == -1)
+		return errno != EAFNOSUPPORT;
+	bool has = connect(fd, (const struct sockaddr *)&a->sa, a->len) == 0;
+	close(fd);
+	return has;
+}
+
+static void set_port(struct net_address *a, uint16_t port)
+{
+	if (a->sa.ss_family == AF_INET6)
+		((struct sockaddr_in6 *)&a->sa)->sin6_port = htons(port);
 	else
-		((struct sockaddr_in *)&q->address.sa)->sin_port = htons(q->port);
+		((struct sockaddr_in *)&a->sa)->sin_port = htons(port);
+}
+
+/* In the order of the name servers' answer, but first those that there is a way to, and of these IPv4 before IPv6. */
+static void keep_addresses(struct net_query *q, const struct ares_addrinfo *result)
+{
+	struct net_address all[NET_ADDRESSES_MAX];
+	unsigned ranks[NET_ADDRESSES_MAX], n = 0;
+	for (const struct ares_addrinfo_node *node = result->nodes; node != NULL && n < NET_ADDRESSES_MAX;
+	     node = node->ai_next) {
+		if (node->ai_family != AF_INET && node->ai_family != AF_INET6)
+			continue;
+		all[n] = (struct net_address){.len = node->ai_addrlen};
+		memcpy(&all[n].sa, node->ai_addr, node->ai_addrlen);
+		set_port(&all[n], q->port);
+		ranks[n] = (has_route(&all[n]) ? 0 : 2) + (node->ai_family == AF_INET6);
+		n++;
+	}
+	for (unsigned rank = 0; rank < 4; rank++)
+		for (unsigned i = 0; i < n; i++)
+			if (ranks[i] == rank)
+				q->addresses[q->n_addresses++] = all[i];
 }
 
 static void on_ares_answer(void *arg, int status, int timeouts, struct ares_addrinfo *result)
@@ -214,10 +239,10 @@ static void on_ares_answer(void *arg, int status, int timeouts, struct ares_addr
 	q->is_in_ares = false;
 	q->r->n_in_ares--;
 	if (status == ARES_SUCCESS && result != NULL)
-		keep_address(q, result);
+		keep_addresses(q, result);
 	if (result != NULL)
 		ares_freeaddrinfo(result);
-	if (q->address.len == 0)
+	if (q->n_addresses == 0)
 		q->why_not = status == ARES_SUCCESS ? "the name has no address" : ares_strerror(status);
 	if (q->cb == NULL || q->r->is_closing)
 		query_free_if_done(q);
@@ -255,7 +280,10 @@ struct net_query *net_resolve(struct net_resolver *r, const char *host, uint16_t
 	ev_init(&q->timer, on_query_timer);
 	q->timer.data = q;
 	LIST_INSERT_HEAD(&r->queries, q, all);
-	if (net_address_parse(&q->address, host, port) == 0)
+	q->n_addresses = net_address_parse(&q->addresses[0], host, port) == 0;
+	if (q->n_addresses == 0 && strchr(host, ':') != NULL)
+		q->why_not = "there is no such interface"; /* of fe80::1%eth9; no name has a colon */
+	if (q->n_addresses > 0 || q->why_not != NULL)
 		call_back_at_next_turn(q);
 	else
 		ask(q, host);

@@ -25,7 +25,7 @@ const char *backend_label(const struct backend *be, char *buf, size_t size)
 }
 
 /* A cut cable may take a thousand backends down at once: the first of each second are named, the others counted. */
-static bool may_log(struct statsite *st, uint64_t now_us)
+bool backend_may_log(struct statsite *st, uint64_t now_us)
 {
 	if (now_us - st->log_window_us >= LOG_WINDOW_US) {
 		if (st->log_held > 0)
@@ -53,7 +53,7 @@ static void log_down(struct backend *be, const char *why)
 		return;
 	be->down_us = now_us;
 	be->dropped_at_down = backend_dropped_lines(be);
-	be->is_down_logged = may_log(be->st, now_us);
+	be->is_down_logged = backend_may_log(be->st, now_us);
 	if (be->is_down_logged)
 		log_warn("backend %s down: %s; holding up to %s", backend_label(be, name, sizeof(name)), why,
 			 text_format_bytes(limit, sizeof(limit), be->queue.limit_bytes));
@@ -82,7 +82,7 @@ static void log_dropping(struct backend *be, enum queue_room room, uint64_t drop
 	be->is_dropping = true;
 	be->dropping_since_us = st->now_us;
 	be->dropped_before = dropped_before;
-	if (may_log(st, clock_us()))
+	if (backend_may_log(st, clock_us()))
 		log_warn("backend %s %s: %s of %s is reached, the %s lines are dropped",
 			 backend_label(be, name, sizeof(name)), be->state == BACKEND_UP ? "is too slow" : "is away",
 			 room == QUEUE_FULL ? "queue_limit" : "memory_limit",
@@ -98,7 +98,7 @@ static void log_dropping_end(struct backend *be)
 	if (st->now_us < be->last_drop_us + DROP_PAUSE_US || queue_held_bytes(&be->queue) > be->queue.limit_bytes / 2)
 		return;
 	be->is_dropping = false;
-	if (may_log(st, clock_us()))
+	if (backend_may_log(st, clock_us()))
 		log_info("backend %s has room again: %llu lines were dropped in %s", backend_label(be, name, sizeof(name)),
 			 (unsigned long long)(backend_dropped_lines(be) - be->dropped_before),
 			 text_format_time(lasted, sizeof(lasted), be->last_drop_us - be->dropping_since_us));
@@ -131,26 +131,6 @@ void backend_account(struct backend *be)
 
 /* -- connecting ---------------------------------------------------------------------------------------------------- */
 
-static void on_resolved(void *arg, const struct net_address *a, const char *why_not)
-{
-	struct backend *be = arg;
-	be->query = NULL;
-	if (a == NULL)
-		backend_lost(be, why_not);
-	else if ((backend_is_tcp(be) ? backend_tcp_connect : backend_udp_connect)(be, a) == -1)
-		backend_lost(be, strerror(errno));
-	statsite_after_event(be->st);
-}
-
-void backend_start(struct backend *be)
-{
-	struct output *out = be->st->out;
-	be->state = BACKEND_RESOLVING;
-	be->query = net_resolve(out->resolver, be->cf->host, be->cf->port, on_resolved, be);
-	if (be->query == NULL)
-		backend_lost(be, strerror(ENOMEM));
-}
-
 void backend_hurry(struct backend *be)
 {
 	be->delay_us = 0;
@@ -166,8 +146,10 @@ static void on_timer(struct ev_loop *loop, ev_timer *w, int revents)
 	struct backend *be = w->data;
 	if (be->state == BACKEND_WAITING)
 		backend_start(be);
-	else
+	else if (backend_is_tcp(be))
 		backend_lost(be, strerror(ETIMEDOUT));
+	else
+		backend_up(be); /* nobody refused */
 	statsite_after_event(be->st);
 }
 
@@ -178,7 +160,7 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 		return; /* whether it is connected is not known */
 	struct backend *be = w->data;
 	be->st->now_us = clock_us();
-	if (be->state == BACKEND_CONNECTING) {
+	if (be->state == BACKEND_CONNECTING && backend_is_tcp(be)) {
 		backend_tcp_connected(be);
 	} else {
 		if (revents & EV_READ)
@@ -195,8 +177,9 @@ static void on_io(struct ev_loop *loop, ev_io *w, int revents)
 void backend_watch(struct backend *be)
 {
 	struct ev_loop *loop = be->st->out->loop;
-	bool wants_write = be->state == BACKEND_CONNECTING || (be->is_blocked && !be->is_short);
-	int events = (be->state == BACKEND_UP ? EV_READ : 0) | (wants_write ? EV_WRITE : 0);
+	bool is_tcp_connecting = be->state == BACKEND_CONNECTING && backend_is_tcp(be);
+	bool wants_write = is_tcp_connecting || (be->is_blocked && !be->is_short);
+	int events = (is_tcp_connecting ? 0 : EV_READ) | (wants_write ? EV_WRITE : 0);
 	if (ev_is_active(&be->io) && (be->io.events & (EV_READ | EV_WRITE)) == events)
 		return;
 	ev_io_stop(loop, &be->io);
@@ -234,6 +217,7 @@ void backend_up_again(struct backend *be)
 	be->is_short = false;
 	backend_set_blocked(be, false);
 	statsite_due(be);
+	backend_ask_later(be);
 }
 
 void backend_up(struct backend *be)
@@ -243,9 +227,11 @@ void backend_up(struct backend *be)
 	ev_timer_stop(be->st->out->loop, &be->timer);
 	mark_up(be, true);
 	be->draft->connects++;
+	be->is_avoided = be->is_refused = false;
 	be->is_short = false;
 	backend_set_blocked(be, false);
 	log_up(be);
+	backend_ask_later(be);
 	backend_send(be);
 	backend_account(be);
 }
@@ -257,6 +243,9 @@ static void close_socket(struct backend *be)
 	struct ev_loop *loop = be->st->out->loop;
 	ev_io_stop(loop, &be->io);
 	ev_timer_stop(loop, &be->timer);
+	ev_timer_stop(loop, &be->ask_timer);
+	be->leave_us = be->refused_since_us = be->unrefused_us = 0;
+	be->is_leaving = false;
 	if (be->query != NULL)
 		net_query_cancel(be->query);
 	be->query = NULL;
@@ -279,18 +268,24 @@ static void wait_for_retry(struct backend *be, bool was_up)
 		be->delay_us = cf->reconnect_min;
 	else
 		be->delay_us = MIN(be->delay_us * 2, MAX(cf->reconnect_max, cf->reconnect_min));
-	st->random ^= st->random << 13;
-	st->random ^= st->random >> 7;
-	st->random ^= st->random << 17;
+	be->is_avoided = was_up && (be->is_refused || !has_lasted);
+	if (!was_up)
+		be->address = (struct net_address){0}; /* all were tried: the next round begins with the first */
 	uint64_t half_us = be->delay_us / 2;
-	backend_wait(be, half_us + st->random % (half_us + 1));
+	backend_wait(be, half_us + statsite_random(st, half_us + 1));
+}
+
+/* A descriptor, or clients that wait to be accepted would take its place, and keep the backend away. */
+static void keep_place(struct backend *be)
+{
+	if (be->place_fd == -1)
+		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
 }
 
 void backend_wait(struct backend *be, uint64_t wait_us)
 {
 	be->state = BACKEND_WAITING;
-	if (be->place_fd == -1) /* or clients that wait to be accepted would take it, and keep the backend away */
-		be->place_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+	keep_place(be);
 	ev_timer_set(&be->timer, (double)wait_us / 1e6, 0.);
 	ev_timer_start(be->st->out->loop, &be->timer);
 }
@@ -299,9 +294,17 @@ void backend_wait(struct backend *be, uint64_t wait_us)
 static void log_unfinished(struct backend *be, const char *why)
 {
 	char name[LABEL_BYTES];
-	if (may_log(be->st, clock_us()))
+	if (backend_may_log(be->st, clock_us()))
 		log_warn("backend %s: a connection that another worker left to be finished is lost: %s",
 			 backend_label(be, name, sizeof(name)), why);
+}
+
+static void log_attempt(struct backend *be, const char *why)
+{
+	char name[LABEL_BYTES], address[128];
+	if (be->address.len > 0)
+		log_debug("backend %s: %s: %s", backend_label(be, name, sizeof(name)),
+			  net_address_format(&be->address.sa, address, sizeof(address)), why);
 }
 
 void backend_lost(struct backend *be, const char *why)
@@ -319,14 +322,51 @@ void backend_lost(struct backend *be, const char *why)
 		be->draft->resent_records += queue_rewind(&be->queue);
 	} else {
 		be->draft->connect_failures++;
+		log_attempt(be, why);
 	}
 	queue_set_watermark(&be->queue, UINT64_MAX);
 	if (be->is_finishing) {
 		log_unfinished(be, why);
+	} else if (!was_up && be->n_tried < be->n_addresses) {
+		backend_try_next(be);
 	} else {
 		log_down(be, why);
 		wait_for_retry(be, was_up);
 	}
+	backend_account(be);
+}
+
+void backend_leave(struct backend *be, const char *why)
+{
+	char name[LABEL_BYTES], address[128] = "its connection";
+	struct net_address from = {0};
+	socklen_t len = sizeof(from.sa);
+	if (getpeername(be->fd, (struct sockaddr *)&from.sa, &len) == 0)
+		net_address_format(&from.sa, address, sizeof(address));
+	if (backend_may_log(be->st, clock_us()))
+		log_info("backend %s leaves %s: %s", backend_label(be, name, sizeof(name)), address, why);
+	be->draft->moves++;
+	be->is_leaving = true;
+	statsite_not_due(be);
+	if (backend_is_tcp(be) && !be->is_blocked)
+		backend_tcp_send(be);
+	if (be->is_leaving && be->sent_bytes != be->acked_bytes)
+		statsite_unsettled(be);
+	backend_leave_if_done(be);
+	backend_account(be);
+}
+
+void backend_leave_if_done(struct backend *be)
+{
+	if (!be->is_leaving || be->sent_bytes != be->acked_bytes || queue_flight_lines(&be->queue) > 0)
+		return;
+	if (backend_is_tcp(be))
+		backend_tcp_close(be);
+	close_socket(be);
+	keep_place(be);
+	be->is_blocked = be->is_short = false;
+	queue_set_watermark(&be->queue, UINT64_MAX);
+	backend_start(be);
 	backend_account(be);
 }
 
@@ -341,6 +381,7 @@ void backend_given(struct backend *be)
 		close(be->place_fd);
 	be->place_fd = -1;
 	be->state = BACKEND_ELSEWHERE;
+	be->address = (struct net_address){0};
 	be->sent_bytes = be->acked_bytes = be->delay_us = 0;
 	be->is_blocked = be->is_short = be->is_dropping = false;
 	if (!be->is_finishing)
@@ -356,6 +397,7 @@ void backend_send(struct backend *be)
 		return;
 	statsite_not_due(be);
 	(backend_is_tcp(be) ? backend_tcp_send : backend_udp_send)(be);
+	backend_leave_if_done(be);
 }
 
 static void refuse(struct backend *be, uint64_t *reason)
@@ -419,7 +461,15 @@ void backend_init(struct backend *be, struct statsite *st, const struct conf_bac
 	queue_init(&be->queue, &st->pool, st->out->cf->queue_limit);
 	ev_init(&be->io, on_io);
 	ev_init(&be->timer, on_timer);
+	backend_address_init(be);
 	be->io.data = be->timer.data = be;
+}
+
+void backend_free(struct backend *be)
+{
+	if (be != NULL)
+		free(be->addresses);
+	free(be);
 }
 
 void backend_close(struct backend *be)

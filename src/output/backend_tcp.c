@@ -41,7 +41,9 @@ int backend_tcp_connect(struct backend *be, const struct net_address *a)
 	if (connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1) {
 		if (errno != EINPROGRESS)
 			return -1;
-		ev_timer_set(&be->timer, MIN((double)cf->user_timeout / 1e6, CONNECT_TIMEOUT_MS / 1e3), 0.);
+		bool is_last = be->n_tried >= be->n_addresses;
+		double timeout_ms = is_last ? CONNECT_TIMEOUT_MS : NEXT_TIMEOUT_MS;
+		ev_timer_set(&be->timer, MIN((double)cf->user_timeout / 1e6, timeout_ms / 1e3), 0.);
 		ev_timer_start(be->st->out->loop, &be->timer);
 		backend_watch(be);
 		return 0;
@@ -111,7 +113,7 @@ bool backend_tcp_settle(struct backend *be)
 	be->draft->delivered_records += lines;
 	be->draft->delivered_bytes += q->done_bytes - bytes;
 	risk_acked(&be->risk, n, lines, info.tcpi_snd_wnd);
-	if (be->acked_bytes == be->sent_bytes && !be->is_short)
+	if (be->acked_bytes == be->sent_bytes && !be->is_short && !be->is_leaving)
 		statsite_settled(be);
 	return n > 0;
 }
@@ -125,20 +127,26 @@ static void count_sent(struct backend *be, uint64_t n)
 	statsite_unsettled(be);
 }
 
+static uint64_t may_send_bytes(const struct backend *be)
+{
+	return be->is_leaving ? queue_begun_bytes(&be->queue) : queue_unsent_bytes(&be->queue);
+}
+
 void backend_tcp_send(struct backend *be)
 {
+	uint64_t left_bytes;
 	struct queue *q = &be->queue;
 	struct iovec iov[SEND_PIECES];
 	uint64_t turn_bytes = 0;
 	/* What the last 64 KiB brought is known by now; frees its chunks before new ones are taken. */
 	if (be->sent_bytes - be->polled_at_bytes >= SEND_BYTES)
 		backend_tcp_settle(be);
-	while (queue_unsent_bytes(q) > 0) {
+	while ((left_bytes = may_send_bytes(be)) > 0) {
 		if (turn_bytes >= TURN_BYTES) {
 			backend_set_blocked(be, true);
 			return;
 		}
-		struct msghdr msg = {.msg_iov = iov, .msg_iovlen = queue_unsent(q, iov, SEND_PIECES, TURN_BYTES)};
+		struct msghdr msg = {.msg_iov = iov, .msg_iovlen = queue_unsent(q, iov, SEND_PIECES, MIN(left_bytes, TURN_BYTES))};
 		ssize_t n = sendmsg(be->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n >= 0) {
 			count_sent(be, (uint64_t)n);

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: MIT
  *
  * backend_udp: datagrams to a backend, cut at line ends. Worker only. Delivered means that our kernel took it; an ICMP
- * refusal tells of an earlier datagram and is only counted as a hint. What the peer sends is thrown away.
+ * refusal tells of an earlier datagram and is only counted as a hint; refusals that last make the backend down. What the
+ * peer sends is thrown away.
  */
 #include "statsite.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
+
+enum {
+	REFUSALS_US = 1000000,	   /* refusals that last so long make it down … */
+	REFUSALS_END_US = 3000000, /* … and are over when so long none came, although something was sent */
+	PROBE_US = 300000,	   /* who has refused, or is one of several, is asked with an empty datagram, and has so long to refuse */
+};
 
 enum { DATAGRAMS = 64, READ_TIMES = 16, UDP_MAX_BYTES = 65507 };
 
@@ -24,8 +31,32 @@ int backend_udp_connect(struct backend *be, const struct net_address *a)
 	if (backend_socket(be, a->sa.ss_family, SOCK_DGRAM) == -1 ||
 	    connect(be->fd, (const struct sockaddr *)&a->sa, a->len) == -1)
 		return -1;
-	backend_up(be);
+	if (!be->is_refused && be->n_addresses == 1) {
+		backend_up(be);
+		return 0;
+	}
+	be->state = BACKEND_CONNECTING;
+	(void)send(be->fd, "", 0, MSG_NOSIGNAL | MSG_DONTWAIT); /* what it says is asked of the socket */
+	ev_timer_set(&be->timer, PROBE_US / 1e6, 0.);
+	ev_timer_start(be->st->out->loop, &be->timer);
+	backend_watch(be);
 	return 0;
+}
+
+/* True: it is lost by it. */
+static bool refused(struct backend *be)
+{
+	uint64_t now_us = clock_us();
+	bool is_over = be->unrefused_us > 0 && now_us - be->unrefused_us >= REFUSALS_END_US;
+	be->draft->refusals++;
+	if (be->refused_since_us == 0 || is_over)
+		be->refused_since_us = now_us;
+	be->unrefused_us = 0;
+	if (be->state == BACKEND_UP && now_us - be->refused_since_us < REFUSALS_US)
+		return false;
+	be->is_refused = true;
+	backend_lost(be, strerror(ECONNREFUSED));
+	return true;
 }
 
 /* Bytes of the next datagram with its last newline: as many lines as fit in max, at least one. 0: each line alone. */
@@ -66,6 +97,8 @@ static size_t count_sent(struct backend *be, const struct burst *s, unsigned n)
 {
 	struct queue *q = &be->queue;
 	size_t bytes = 0;
+	if (be->unrefused_us == 0)
+		be->unrefused_us = be->st->now_us;
 	for (unsigned i = 0; i < n; i++) {
 		be->draft->sent_bytes += s->iov[i].iov_len;
 		bytes += s->bytes[i];
@@ -92,7 +125,7 @@ void backend_udp_send(struct backend *be)
 	struct queue *q = &be->queue;
 	struct burst s;
 	size_t max = be->st->out->cf->max_datagram, turn_bytes = 0;
-	int refused = 0;
+	int n_refused = 0;
 	statsite_settled(be);
 	while (queue_unsent_lines(q) > 0) {
 		if (turn_bytes >= TURN_BYTES) {
@@ -107,7 +140,7 @@ void backend_udp_send(struct backend *be)
 		int n = sendmmsg(be->fd, s.msgs, s.n, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n > 0) {
 			turn_bytes += count_sent(be, &s, (unsigned)n);
-			refused = 0;
+			n_refused = 0;
 			continue;
 		}
 		/* The error is about the first datagram, which was not sent. */
@@ -115,8 +148,9 @@ void backend_udp_send(struct backend *be)
 		case EINTR:
 			continue;
 		case ECONNREFUSED:
-			be->draft->refusals++;
-			if (++refused <= 1)
+			if (refused(be))
+				return;
+			if (++n_refused <= 1)
 				continue;
 			wait_for(be, true);
 			return;
@@ -152,7 +186,8 @@ void backend_udp_read(struct backend *be)
 		if (recv(be->fd, &nothing, sizeof(nothing), MSG_DONTWAIT) >= 0 || errno == EINTR)
 			continue;
 		if (errno == ECONNREFUSED) {
-			be->draft->refusals++;
+			if (refused(be))
+				return;
 			continue;
 		}
 		if (errno != EAGAIN)

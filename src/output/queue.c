@@ -224,6 +224,15 @@ void queue_sent(struct queue *q, uint64_t n)
 	set_limit(q);
 }
 
+uint64_t queue_begun_bytes(const struct queue *q)
+{
+	const struct chunk *c = q->send;
+	if (c == NULL || !is_mid_line(c, q->send_off))
+		return 0;
+	const char *from = c->bytes + q->send_off, *newline = memchr(from, '\n', chunk_used(q, c) - q->send_off);
+	return newline != NULL ? (uint64_t)(newline + 1 - from) : chunk_used(q, c) - q->send_off;
+}
+
 /* -- acknowledgements ---------------------------------------------------------------------------------------------- */
 
 static void head_done(struct queue *q)

@@ -128,6 +128,8 @@ void queue_set_watermark(struct queue *q, uint64_t bytes);
 
 /* Fills iov with unsent bytes, at most `max` pieces and `max_bytes`; returns how many pieces. */
 unsigned queue_unsent(const struct queue *q, struct iovec *iov, unsigned max, size_t max_bytes);
+/* What is missing of a line that was begun. */
+uint64_t queue_begun_bytes(const struct queue *q);
 /* The next n unsent bytes were sent; n <= queue_unsent_bytes. */
 void queue_sent(struct queue *q, uint64_t n);
 /* The next n sent bytes were acknowledged. Never more than were sent since the last queue_rewind. */

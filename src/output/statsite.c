@@ -18,6 +18,14 @@ enum {
 };
 enum { TRIM_MS = 500, TRIM_MORE_MS = 10, ROUTE_LINES = 32 };
 
+uint64_t statsite_random(struct statsite *st, uint64_t below)
+{
+	st->random ^= st->random << 13;
+	st->random ^= st->random >> 7;
+	st->random ^= st->random << 17;
+	return st->random % below;
+}
+
 /* -- lists ------------------------------------------------------------------------------------------------------- */
 
 void statsite_due(struct backend *be)
@@ -216,6 +224,7 @@ static void look_again(struct backend *be)
 	}
 	if (be->sent_bytes == be->acked_bytes && !be->is_short)
 		statsite_settled(be);
+	backend_leave_if_done(be);
 	be->poll_after_us = has_new ? least_us : MIN(be->poll_after_us * 2, ACK_TICK_MAX_US);
 	be->poll_us = st->now_us + be->poll_after_us;
 	backend_account(be);
@@ -294,7 +303,7 @@ static void statsite_free(struct statsite *st)
 		return;
 	pool_fini(&st->pool);
 	for (size_t i = 0; st->backends != NULL && i < st->n_backends; i++)
-		free(st->backends[i]);
+		backend_free(st->backends[i]);
 	free(st->backends);
 	free(st->changed);
 	free(st);

@@ -7,6 +7,7 @@
  *   statsite_take.c    take_over: they come from the one before
  *   statsite_finish.c  connections that have no place here: what was begun on them is sent and confirmed
  *   backend.c       life of one backend; what it adds to the account; its log lines
+ *   backend_address.c  which of its name's addresses
  *   backend_tcp.c   connect, send, acknowledgements
  *   backend_udp.c   datagrams
  *
@@ -38,6 +39,7 @@ enum {
 	FINISH_TICK_US = 100000, /* connections without a place are looked at so often */
 	TURN_BYTES = 1 << 20,    /* a backlog sends so much, then others get their turn */
 	CONNECT_TIMEOUT_MS = 10000,
+	NEXT_TIMEOUT_MS = 2000, /* … to an address after which there is another */
 	LABEL_BYTES = 300,
 };
 
@@ -67,7 +69,20 @@ struct backend {
 	int place_fd; /* keeps a descriptor's place while there is no socket */
 	ev_io io;
 	ev_timer timer; /* the wait, or the limit of an attempt to connect */
+	/* backend_address.c */
 	struct net_query *query;
+	struct net_address *addresses; /* of its name, at the last answer */
+	unsigned n_addresses, i_first, n_tried;
+	struct net_address address; /* the one that it is, was or shall be connected to */
+	bool is_avoided;	    /* … which did not hold: the next one is tried first */
+	bool is_leaving;	    /* sends nothing but the rest of a line, and is closed when all of it is acknowledged */
+	ev_timer ask_timer;
+	uint64_t leave_us; /* when it is as old as it may be; 0: not settled */
+
+	/* UDP: */
+	uint64_t refused_since_us; /* a run of refusals, from the first one on; 0: there is none */
+	uint64_t unrefused_us;	   /* the first datagram after the last refusal */
+	bool is_refused;	   /* the last socket was; the next one must show that it is not */
 
 	/* TCP: this connection */
 	uint64_t sent_bytes, acked_bytes;
@@ -116,6 +131,7 @@ struct statsite {
 };
 
 /* statsite.c */
+uint64_t statsite_random(struct statsite *st, uint64_t below);
 void statsite_due(struct backend *be); /* has something to send: in this turn, or when flush_delay is over */
 void statsite_not_due(struct backend *be);
 void statsite_unsettled(struct backend *be); /* look at it again soon */
@@ -166,7 +182,8 @@ void statsite_close_finishing(struct statsite *st);
 
 /* backend.c */
 void backend_init(struct backend *be, struct statsite *st, const struct conf_backend *cf, struct stats_backend *draft);
-void backend_start(struct backend *be);
+/* Nobody may log more changes of state than a few in a second. */
+bool backend_may_log(struct statsite *st, uint64_t now_us);
 /* Draining: those that wait try once more at once. */
 void backend_hurry(struct backend *be);
 void backend_send(struct backend *be);
@@ -177,6 +194,11 @@ bool backend_put_slowly(struct backend *be, const struct line *l);
 /* Worth trying again to put a line of this length that was held back. */
 bool backend_has_room(const struct backend *be, uint32_t len);
 void backend_up(struct backend *be);
+/* It makes place for a connection to another address: sends the rest of a line that was begun, and is closed when all is
+ * acknowledged. */
+void backend_leave(struct backend *be, const char *why);
+/* … if it is leaving, and that is so. */
+void backend_leave_if_done(struct backend *be);
 /* It has a connection that another worker made: the caller has set fd and what is known of it. */
 void backend_up_again(struct backend *be);
 /* It is not connected, as another worker left it: tried again after so long. */
@@ -191,6 +213,7 @@ const char *backend_label(const struct backend *be, char *buf, size_t size);
 void backend_lost(struct backend *be, const char *why);
 /* What is left is counted, and the socket closed. */
 void backend_close(struct backend *be);
+void backend_free(struct backend *be); /* closed, or never started; NULL is fine */
 /* The present options of its connection. */
 void backend_tcp_set_options(struct backend *be);
 /* Sets what the loop watches for: always input (the peer's EOF), output while blocked. */
@@ -198,6 +221,15 @@ void backend_watch(struct backend *be);
 void backend_set_blocked(struct backend *be, bool is_blocked);
 /* be->fd becomes a socket (non-blocking) in the place that was kept. 0 or -1 with errno. */
 int backend_socket(struct backend *be, int family, int type);
+
+/* backend_address.c */
+void backend_address_init(struct backend *be);
+/* Asks the name, then tries its addresses. */
+void backend_start(struct backend *be);
+/* The next address; there is one. */
+void backend_try_next(struct backend *be);
+/* It is connected: its name is asked again, and its age looked at, when it is time. */
+void backend_ask_later(struct backend *be);
 
 /* backend_tcp.c, backend_udp.c: `connect` returns 0 (BACKEND_CONNECTING or up already) or -1 with errno. `send` sends
  * all that it can; either may find the connection lost. */

@@ -50,7 +50,7 @@ struct backend *statsite_finish(struct statsite *st, const struct conf_backend *
 	be->is_finishing = true;
 	if (!statsite_own_conf(be)) {
 		statsite_disown_conf(be);
-		free(be);
+		backend_free(be);
 		return NULL;
 	}
 	queue_prepend(&be->queue, part);
@@ -70,7 +70,7 @@ void statsite_finished(struct backend *be)
 	TAILQ_REMOVE(&be->st->finishing, be, finishing);
 	backend_close(be);
 	statsite_disown_conf(be);
-	free(be);
+	backend_free(be);
 }
 
 /* Its connection is lost: passed from its account to those of others. */

@@ -108,6 +108,8 @@ static void tell_state(struct handed_backend *msg, struct backend *be)
 	} else if (be->state == BACKEND_WAITING && !be->is_finishing) {
 		msg->retry_us = (uint64_t)(MAX(ev_timer_remaining(be->st->out->loop, &be->timer), 0.) * 1e6);
 	}
+	if (be->state != BACKEND_UP)
+		msg->is_refused = be->is_refused;
 	msg->delay_us = be->delay_us;
 	if (be->down_us != 0) {
 		msg->down_us = be->down_us;

@@ -47,7 +47,10 @@ struct handed_backend {
 	uint32_t n_chunks, send_chunk;
 	uint32_t ack_off, ack_lines, line_off, send_off, send_lines; /* as in struct queue */
 	uint32_t is_down_logged, is_dropping;
-	uint32_t user_timeout_ms; /* that its connection has; 0: not told */
+	union {
+		uint32_t user_timeout_ms; /* up: that its connection has; 0: not told */
+		uint32_t is_refused;	  /* not up: by refusals of datagrams */
+	};
 	/* up */
 	uint64_t connected_us, sent_bytes, acked_bytes, acked_base_bytes;
 	struct handed_risk risk;

@@ -207,6 +207,7 @@ static void take_trouble(struct backend *be, const struct handed_backend *h)
 	be->delay_us = MIN(h->delay_us, be->st->out->cf->reconnect_max);
 	if (!h->is_up) {
 		be->down_us = h->down_us;
+		be->is_refused = h->is_refused != 0;
 		be->is_down_logged = h->is_down_logged != 0;
 		be->dropped_at_down = dropped - h->dropped_since_down;
 	}

@@ -24,21 +24,26 @@ static unsigned asked;
 
 struct answer {
 	unsigned calls;
-	char address[128], why_not[128];
+	unsigned n;
+	char address[128], second[128], why_not[128];
 };
 
-static void on_answer(void *arg, const struct net_address *a, const char *why_not)
+static void on_answer(void *arg, const struct net_address *a, unsigned n, const char *why_not)
 {
 	struct answer *got = arg;
-	MUST((a == NULL) != (why_not == NULL));
+	MUST((n == 0) != (why_not == NULL));
 	got->calls++;
-	if (a != NULL)
+	got->n = n;
+	if (n > 1)
+		net_address_format(&a[1].sa, got->second, sizeof(got->second));
+	if (n > 0)
 		net_address_format(&a->sa, got->address, sizeof(got->address));
 	else
 		snprintf(got->why_not, sizeof(got->why_not), "%s", why_not);
 }
 
-/* Names that begin with "four" have an IPv4 address, "six" an IPv6 one, "both" both, "none" no; "silent" no answer. */
+/* Names that begin with "four" have an IPv4 address, "six" an IPv6 one, "both" both, "noway4"
+ * both, of which the first is no host's, "none" no; "silent" no answer. */
 static void serve(struct ev_loop *l, ev_io *w, int revents)
 {
 	(void)l, (void)revents;
@@ -55,8 +60,9 @@ static void serve(struct ev_loop *l, ev_io *w, int revents)
 		end += q[end] + 1u;
 	unsigned type = (unsigned)q[end + 1] << 8 | q[end + 2];
 	size_t len = end + 5;
-	bool four = strncmp(name, "four", 4) == 0 || strncmp(name, "both", 4) == 0;
-	bool six = strncmp(name, "six", 3) == 0 || strncmp(name, "both", 4) == 0;
+	bool no_way = strncmp(name, "noway4", 6) == 0;
+	bool four = strncmp(name, "four", 4) == 0 || strncmp(name, "both", 4) == 0 || no_way;
+	bool six = strncmp(name, "six", 3) == 0 || strncmp(name, "both", 4) == 0 || no_way;
 	if (strncmp(name, "silent", 6) == 0)
 		return;
 	q[2] = 0x81;
@@ -67,7 +73,8 @@ static void serve(struct ev_loop *l, ev_io *w, int revents)
 		unsigned char head[12] = {0xc0, 12, 0, (unsigned char)type, 0, 1, 0, 0, 0, 60, 0, (unsigned char)bytes};
 		q[7] = 1;
 		memcpy(q + len, head, sizeof(head));
-		inet_pton(type == 1 ? AF_INET : AF_INET6, type == 1 ? "192.0.2.7" : "2001:db8::7", q + len + 12);
+		const char *v4 = strncmp(name, "both", 4) == 0 ? "127.0.0.9" : no_way ? "255.255.255.255" : "192.0.2.7";
+		inet_pton(type == 1 ? AF_INET : AF_INET6, type == 1 ? v4 : no_way ? "::1" : "2001:db8::7", q + len + 12);
 		len += sizeof(head) + bytes;
 	}
 	sendto(w->fd, q, len, 0, (struct sockaddr *)&from, from_len);
@@ -116,6 +123,8 @@ START_TEST(numeric_hosts_need_no_server)
 	begin();
 	ask_and_wait(&got, "10.1.2.3");
 	MUST(strcmp(got.address, "10.1.2.3:8125") == 0);
+	ask_and_wait(&got, "fe80::1%nowhere");
+	MUST(strcmp(got.why_not, "there is no such interface") == 0);
 	ask_and_wait(&got, "::1");
 	MUST(strcmp(got.address, "[::1]:8125") == 0);
 	MUST(asked == 0);
@@ -132,7 +141,9 @@ START_TEST(names)
 	ask_and_wait(&got, "six.example.");
 	MUST(strcmp(got.address, "[2001:db8::7]:8125") == 0);
 	ask_and_wait(&got, "both.example.");
-	MUST(strcmp(got.address, "192.0.2.7:8125") == 0);
+	MUST(got.n == 2 && strcmp(got.address, "127.0.0.9:8125") == 0 && strcmp(got.second, "[2001:db8::7]:8125") == 0);
+	ask_and_wait(&got, "noway4.example.");
+	MUST(got.n == 2 && strcmp(got.address, "[::1]:8125") == 0 && strcmp(got.second, "255.255.255.255:8125") == 0);
 	ask_and_wait(&got, "none.example.");
 	MUST(got.why_not[0] != '\0');
 	ask_and_wait(&got, "localhost"); /* of /etc/hosts: c-ares answers at once */
@@ -146,7 +157,9 @@ START_TEST(silence_ends)
 	struct answer got;
 	begin();
 	uint64_t start_us = clock_us();
+	unsigned turns = ev_iteration(loop);
 	ask_and_wait(&got, "silent.example.");
+	MUST(ev_iteration(loop) - turns < 100); /* of a loop that waits, and does not spin until its time has come */
 	MUST(got.why_not[0] != '\0');
 	MUST(clock_us() - start_us < 12000000);
 	end();
