@@ -237,6 +237,8 @@ const char *conf_word(enum conf_words word);
 enum conf_words conf_overflow(const struct conf *cf, const struct conf_output *out);
 /* "HOST:PORT", IPv6 in brackets, as the file wrote the host. buf of at least 300 bytes. */
 char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size);
+/* … and the name that it was given: "10.0.0.1:9001 (east)". */
+char *conf_backend_label(const struct conf_backend *be, char *buf, size_t size);
 /* "10.0.0.1:8125", "[::1]:8125", "name:8125", ":8125" → host (malloced; "" for all addresses) and port. 0, -EINVAL
  * or -ENOMEM. */
 int conf_split_address(const char *address, char **host, uint16_t *port);

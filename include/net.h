@@ -37,7 +37,8 @@ int net_udp_join(const struct net_address *a, struct err *err);
 /* … bound and not listened on. */
 int net_tcp_bind(const struct net_address *a, struct err *err);
 int net_tcp_listen(const struct net_address *a, struct err *err);
-/* A stale socket file (nobody answers) is replaced; one that is in use is an error. `type`: SOCK_STREAM or SOCK_DGRAM. */
+/* A stale socket file (nobody answers) is replaced; one that is in use is an error. "@name" is abstract: no file. `type`:
+ * SOCK_STREAM or SOCK_DGRAM. */
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err);
 /* Takes a UDP socket out of its group without a loss: what it holds can still be read, nothing new comes. */
 void net_udp_leave(int fd);

@@ -9,14 +9,33 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
+#include <net/if.h>
 #include <string.h>
 #include <sys/un.h>
+
+enum { CONF_LABEL_NAME_MAX = 100 }; /* what is shown of a backend's name */
 
 static const char *const expected[] = {
 	[CONF_ADDRESS_BIND] = "allowed is HOST:PORT, [IPV6]:PORT or :PORT",
 	[CONF_ADDRESS_BACKEND] = "allowed is HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind",
 	[CONF_ADDRESS_HTTP] = "allowed is HOST:PORT, [IPV6]:PORT, :PORT, auto or off",
 };
+
+/* "fe80::1%eth0": the interface that a link-local address is of. */
+static const char *ipv6_fault(const char *host)
+{
+	char bare[INET6_ADDRSTRLEN];
+	struct in6_addr v6;
+	const char *zone = strchr(host, '%');
+	snprintf(bare, sizeof(bare), "%.*s", zone ? (int)(zone - host) : (int)strlen(host), host);
+	if (inet_pton(AF_INET6, bare, &v6) != 1 || (zone && strlen(host) - strlen(zone) >= sizeof(bare)))
+		return "has no IPv6 address between [ and ]";
+	if (zone && (!zone[1] || strlen(zone + 1) >= IF_NAMESIZE || strpbrk(zone + 1, "/ %")))
+		return "has no interface behind the %";
+	if (!zone && IN6_IS_ADDR_LINKLOCAL(&v6))
+		return "has a link-local address without its interface, as in [fe80::1%eth0]";
+	return NULL;
+}
 
 /* The letters of a host name (RFC 1123, and "_", which people use), or an IPv4 address when it looks like one. */
 static bool is_host(const char *s)
@@ -31,9 +50,10 @@ static bool is_host(const char *s)
 /* The part before the port; *rest is what follows it, from ":" on. NULL, or what is wrong. */
 static const char *split_host(const char *s, struct conf_address *a, const char **rest)
 {
-	struct in6_addr v6;
 	bool in_brackets = s[0] == '[';
 	const char *end = in_brackets ? strchr(s, ']') : strchr(s, ':');
+	if (strstr(s, "://"))
+		return "has a scheme before the host";
 	if (!end)
 		return in_brackets ? "has no closing ]" : "has no port";
 	const char *host = s + in_brackets;
@@ -44,7 +64,7 @@ static const char *split_host(const char *s, struct conf_address *a, const char 
 	a->host[len] = '\0';
 	*rest = end + in_brackets;
 	if (in_brackets)
-		return inet_pton(AF_INET6, a->host, &v6) == 1 ? NULL : "has no IPv6 address between [ and ]";
+		return ipv6_fault(a->host);
 	return len == 0 || is_host(a->host) ? NULL : "has a host that is neither an IPv4 address nor a name";
 }
 
@@ -57,6 +77,8 @@ static const char *split_port(const char *rest, enum conf_address_kind kind, str
 		return "has no port";
 	size_t len = strcspn(++rest, ":");
 	const char *transport = rest + len;
+	if (memchr(rest, '/', len))
+		return "has a / behind the port";
 	if (len == 0 || len >= sizeof(digits))
 		return len ? "has a port above 65535" : "has no port";
 	memcpy(digits, rest, len);
@@ -146,10 +168,21 @@ char *conf_backend_address(const struct conf_backend *be, char *buf, size_t size
 	return buf;
 }
 
+char *conf_backend_label(const struct conf_backend *be, char *buf, size_t size)
+{
+	conf_backend_address(be, buf, size);
+	size_t len = strlen(buf);
+	if (be->name && be->name[0] && strcmp(be->name, buf) != 0)
+		snprintf(buf + len, size - len, " (%.*s)", (int)MIN(strlen(be->name), CONF_LABEL_NAME_MAX), be->name);
+	return buf;
+}
+
 const char *conf_path_fault(const char *path)
 {
 	if (!*path)
 		return "is empty; allowed is the path of a socket file";
+	if (path[0] == '@' && !path[1])
+		return "is an abstract name without letters; allowed is @NAME, or the path of a socket file";
 	if (strlen(path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return "is too long; the path of a socket file has at most 107 bytes";
 	for (const char *p = path; *p; p++)

@@ -28,8 +28,8 @@ int endpoint_fd(const struct endpoint *ep, unsigned slot)
 void endpoint_note_path(struct endpoint *ep)
 {
 	struct stat sb;
-	if (lstat(ep->name, &sb) == -1)
-		return;
+	if (ep->name[0] == '@' || lstat(ep->name, &sb) == -1)
+		return; /* an abstract name is no file */
 	ep->path_device = sb.st_dev;
 	ep->path_inode = sb.st_ino;
 }

@@ -83,8 +83,8 @@ static int try_path(const char *path, int type, struct err *err)
 	if (strlen(path) >= sizeof(sun.sun_path))
 		return err_set(err, -ENAMETOOLONG, "Cannot listen on %s: the path is too long.", path);
 	strcpy(sun.sun_path, path);
-	if (lstat(path, &sb) == -1)
-		return 0;
+	if (path[0] == '@' || lstat(path, &sb) == -1)
+		return 0; /* whether an abstract name is free, the bind will tell */
 	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int r = fd != -1 && connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) == 0 ? -EADDRINUSE : 0;
 	if (fd != -1)

@@ -162,11 +162,10 @@ static bool find_out(int fd, const char *name, struct endpoint *ep, char shown[1
 	if (getsockname(fd, (struct sockaddr *)&a->sa, &a->len) == -1 || !is_usable(fd, type))
 		return false;
 	if (a->sa.ss_family == AF_UNIX) {
-		const struct sockaddr_un *sun = (const void *)&a->sa;
-		snprintf(shown, 128, "%.*s", (int)sizeof(sun->sun_path), sun->sun_path);
+		net_address_format(&a->sa, shown, 128);
 		ep->ops = type == SOCK_STREAM ? &endpoint_unix : &endpoint_unixgram;
 		memset(a, 0, sizeof(*a));
-		return has_path(shown, name, ep);
+		return shown[0] == '@' || has_path(shown, name, ep);
 	}
 	if (a->sa.ss_family != AF_INET && a->sa.ss_family != AF_INET6)
 		return false;

@@ -52,7 +52,7 @@ struct net_resolver {
 
 /* -- c-ares under libev -------------------------------------------------------------------------------------------- */
 
-/* c-ares says how long it is in whole milliseconds, cut: without one more its last one would be asked for again and again. */
+/* c-ares tells whole milliseconds, cut: without one more the loop would spin for the last one. */
 static void arm_timer(struct net_resolver *r)
 {
 	struct timeval tv;

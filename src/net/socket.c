@@ -164,6 +164,20 @@ static int lock_folder(const char *path)
 	return fd;
 }
 
+/* A name instead of a file (unix(7)): nothing of it stays behind, and nobody's mode guards it. Takes fd. */
+static int bind_abstract(int fd, struct sockaddr_un *sun, int type, const char *what, struct err *err)
+{
+	char path[sizeof(sun->sun_path)];
+	socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(sun->sun_path));
+	strcpy(path, sun->sun_path);
+	sun->sun_path[0] = '\0';
+	if (bind(fd, (const struct sockaddr *)sun, len) == 0 && (type != SOCK_STREAM || listen(fd, LISTEN_BACKLOG) == 0))
+		return fd;
+	int code = errno;
+	close(fd);
+	return explain_bind(err, code, what, path);
+}
+
 int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 {
 	const char *what = type == SOCK_DGRAM ? "unixgram" : "unix";
@@ -176,6 +190,8 @@ int net_unix_bind(const char *path, int type, unsigned mode, struct err *err)
 	int fd = socket(AF_UNIX, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd == -1)
 		return explain_bind(err, errno, what, path);
+	if (path[0] == '@')
+		return bind_abstract(fd, &sun, type, what, err);
 	int lock = lock_folder(path), code = 0;
 	if (is_stale(&sun, type))
 		unlink(path);

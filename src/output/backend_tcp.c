@@ -146,7 +146,8 @@ void backend_tcp_send(struct backend *be)
 			backend_set_blocked(be, true);
 			return;
 		}
-		struct msghdr msg = {.msg_iov = iov, .msg_iovlen = queue_unsent(q, iov, SEND_PIECES, MIN(left_bytes, TURN_BYTES))};
+		size_t n_pieces = queue_unsent(q, iov, SEND_PIECES, MIN(left_bytes, TURN_BYTES));
+		struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n_pieces};
 		ssize_t n = sendmsg(be->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n >= 0) {
 			count_sent(be, (uint64_t)n);

@@ -13,7 +13,7 @@
 enum {
 	REFUSALS_US = 1000000,	   /* refusals that last so long make it down … */
 	REFUSALS_END_US = 3000000, /* … and are over when so long none came, although something was sent */
-	PROBE_US = 300000,	   /* who has refused, or is one of several, is asked with an empty datagram, and has so long to refuse */
+	PROBE_US = 300000,	   /* who has refused, or is one of several, has so long to refuse an empty one */
 };
 
 enum { DATAGRAMS = 64, READ_TIMES = 16, UDP_MAX_BYTES = 65507 };

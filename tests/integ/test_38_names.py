@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """A backend's name is a set of addresses that changes: it is asked again, all of them are tried, none for good."""
+import socket
+import subprocess
+
 import pytest
 
-from conftest import free_port, wait_for
+from conftest import BUILD, free_port, wait_for
 from dns import NameServer
-from peers import Collector, Wrapped, needs_root, one_input, send_stream
+from peers import Collector, Wrapped, config, needs_root, one_input, send_stream, statsite
 
 pytestmark = [needs_root, pytest.mark.usefixtures("own_network")]
 
@@ -194,3 +197,52 @@ def test_goes_on_after_a_reload(bench, udp):
     rig.millrace.wait_line("leaves 127.0.0.2")
     wait_for_set(new, rig.send())
     rig.millrace.check()
+
+
+@kinds
+def test_link_local_addresses_have_an_interface(bench, udp):
+    """Backend and input on fe80::1 of a veth, named by the interface."""
+    subprocess.run("ip link add here type veth peer name there; ip link set there up; ip link set here up; "
+                   "ip addr add fe80::1/64 dev here nodad", shell=True, check=True)
+    scope = socket.if_nametoindex("here")
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as backend:
+        backend.bind(("fe80::1", 0, 0, scope))
+        backend.settimeout(10)
+        if not udp:
+            backend.listen()
+        port = backend.getsockname()[1]
+        conf = config({"in": {"type": "udp", "bind": "[fe80::1%here]:{port}", "to": "out"}},
+                      {"out": statsite([f"[fe80::1%here]:{port}" + (":udp" if udp else "")])}, workers=1)
+        millrace = bench.millrace(conf=conf)
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"a:1|c\n", ("fe80::1", bench.port, 0, scope))
+        connection = backend if udp else backend.accept()[0]
+        connection.settimeout(10)
+        assert connection.recv(100) == b"a:1|c\n"
+        wait_for(lambda: millrace.status()["backends"][0]["delivered_records"] == 1, "the account")
+        if not udp:
+            connection.close()
+
+
+@pytest.mark.parametrize("kind", ["unix", "unixgram"])
+def test_abstract_sockets(bench, kind):
+    """An input at @name; a reload and an upgrade keep it, no file is made, and a second program hears that it is in use."""
+    backend = Collector(bench)
+    conf = config({"in": {"type": kind, "bind": "@millrace.test", "to": "out"}}, {"out": statsite(backend.addresses)}, workers=1)
+    millrace = bench.millrace(conf=conf)
+    how = socket.SOCK_STREAM if kind == "unix" else socket.SOCK_DGRAM
+    lines = [b"a.%d:1|c" % i for i in range(3)]
+    with socket.socket(socket.AF_UNIX, how) as sender:
+        for line, then in zip(lines, ("reload", "upgrade", None)):
+            sender.close()
+            sender.__init__(socket.AF_UNIX, how)
+            sender.connect("\0millrace.test")
+            sender.send(line + b"\n")
+            if then:
+                millrace.ctl(then)
+    wait_for_set(backend, lines)
+    assert not (bench.path / "@millrace.test").exists()
+    second = subprocess.run([BUILD / "millrace", "-c", bench.path / "millrace.yaml", "--control", bench.path / "other.sock", "--http", "off"],
+                            capture_output=True, text=True, timeout=20, cwd=bench.path)
+    assert second.returncode == 1 and "@millrace.test" in second.stderr and "in use" in second.stderr
+    millrace.check()

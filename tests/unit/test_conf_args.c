@@ -102,6 +102,14 @@ START_TEST(bad_flags)
 		{"--listen http://x",
 		 "--listen: \"http://x\" is no URL to read from; allowed is TYPE://ADDRESS with one of "
 		 "udp, tcp, unix, unixgram"},
+		{"--listen udp://10.0.0.1:8125/tcp", "--listen: \"10.0.0.1:8125/tcp\" has a / behind the port; allowed is "
+						     "HOST:PORT, [IPV6]:PORT or :PORT"},
+		{"--backend tcp://10.0.0.1:1", "--backend: \"tcp://10.0.0.1:1\" has a scheme before the host; allowed is "
+					       "HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
+		{"--backend [fe80::1]:1", "--backend: \"[fe80::1]:1\" has a link-local address without its interface, as in "
+					  "[fe80::1%eth0]; allowed is HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
+		{"--backend [fe80::1%]:1", "--backend: \"[fe80::1%]:1\" has no interface behind the %; allowed is "
+					   "HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
 		{"--listen udp://x", "--listen: \"x\" has no port; allowed is HOST:PORT, [IPV6]:PORT or :PORT"},
 		{"--listen unix://", "--listen: \"unix://\" is empty; allowed is the path of a socket file"},
 		{"--backend :1",
