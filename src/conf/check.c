@@ -299,8 +299,9 @@ static void check_top(struct conf_load *ld, struct endpoints *ends)
 	if (!cf->control[0])
 		return;
 	int line = ld->top->rows[ROW_TOP_control].line;
-	const char *fault = cf->control[0] == '@' ? "is an abstract name, which anybody could use; allowed is the path of a socket file"
-						  : conf_path_fault(cf->control);
+	const char *fault = conf_path_fault(cf->control);
+	if (cf->control[0] == '@')
+		fault = "is an abstract name, which anybody could use; allowed is the path of a socket file";
 	struct text text = {0};
 	text_add(&text, "path %s", cf->control);
 	if (fault)

@@ -19,9 +19,9 @@ enum { LOG_WINDOW_US = 1000000, LOG_WINDOW_LINES = 20, DROP_PAUSE_US = 1000000 }
 
 const char *backend_label(const struct backend *be, char *buf, size_t size)
 {
-	char address[LABEL_BYTES];
-	conf_backend_address(be->cf, address, sizeof(address));
-	return text_escape(buf, size, address, strlen(address));
+	char label[LABEL_BYTES];
+	conf_backend_label(be->cf, label, sizeof(label));
+	return text_escape(buf, size, label, strlen(label));
 }
 
 /* A cut cable may take a thousand backends down at once: the first of each second are named, the others counted. */

@@ -197,7 +197,7 @@ size_t output_check(const struct conf *cf, struct text *errors)
 const char *output_backend_name(const struct output *out, unsigned i, char *buf, size_t size)
 {
 	if (out->cf->type == CONF_OUTPUT_TYPE_STATSITE)
-		return conf_backend_address(&out->cf->backends[i], buf, size);
+		return conf_backend_label(&out->cf->backends[i], buf, size);
 	text_escape(buf, size, out->cf->topic, strlen(out->cf->topic));
 	return buf;
 }

@@ -12,6 +12,28 @@ static void add_string(struct text *t, const char *key, const char *s)
 	text_add_json(t, s, strlen(s));
 }
 
+size_t stats_backend_address_len(const char *label)
+{
+	const char *given = strstr(label, " (");
+	return given != NULL ? (size_t)(given - label) : strlen(label);
+}
+
+bool stats_backend_given_name(const char *label, char *buf, size_t size)
+{
+	size_t at = stats_backend_address_len(label), len = strlen(label);
+	if (at + 3 > len)
+		return false;
+	snprintf(buf, size, "%.*s", (int)(len - at - 3), label + at + 2); /* between " (" and ")" */
+	return true;
+}
+
+static void add_given_name(struct text *t, const char *label)
+{
+	char given[sizeof(((struct stats_entry *)0)->name)];
+	if (stats_backend_given_name(label, given, sizeof(given)))
+		add_string(t, "given_name", given);
+}
+
 static void add_number(struct text *t, const char *key, uint64_t value)
 {
 	text_add(t, ",\"%s\":%llu", key, (unsigned long long)value);
@@ -37,7 +59,11 @@ static void row_json(void *arg, const struct stats_row *row)
 		add_string(t, stats_scope_is_below_output(scope) ? "output" : "input", row->parent->name);
 	if (scope == STATS_SLOT || scope == STATS_PROCESS)
 		text_add(t, ",\"slot\":%s", row->entry->name);
-	else if (scope != STATS_WORKER && scope != STATS_MASTER && scope != STATS_MONITOR && scope != STATS_HOST)
+	else if (scope == STATS_BACKEND) {
+		text_add(t, ",\"backend\":");
+		text_add_json(t, row->entry->name, stats_backend_address_len(row->entry->name));
+		add_given_name(t, row->entry->name);
+	} else if (scope != STATS_WORKER && scope != STATS_MASTER && scope != STATS_MONITOR && scope != STATS_HOST)
 		add_string(t, stats_scope_word(scope), row->entry->name);
 	if (scope == STATS_BACKEND)
 		add_string(t, "transport", row->entry->unit);
@@ -121,6 +147,7 @@ static void backend_json(const struct stats_copy *c, unsigned index, const struc
 	unsigned ups = stats_backend_ups(c, index), ready = 0;
 	for (unsigned slot = 0; slot < stats_copy_slots(c); slot++)
 		ready += stats_slot_is_ready(c, slot);
+	add_given_name(t, e->name);
 	add_string(t, "output", output ? output->name : "");
 	add_string(t, "transport", e->unit);
 	add_string(t, "state", ups == 0 ? "down" : ups < ready ? "partly up" : "up");
@@ -136,7 +163,8 @@ static void list_json(const struct stats_copy *c, enum stats_scope scope, const 
 		if (!stats_block_exists(c, STATS_ALL, scope, i) || stats_copy_is_retired(c, scope, i))
 			continue;
 		text_add(t, "%s\n{\"name\":", comma);
-		text_add_json(t, e->name, strlen(e->name));
+		text_add_json(t, e->name,
+			      scope == STATS_BACKEND ? stats_backend_address_len(e->name) : strlen(e->name));
 		if (scope == STATS_INPUT)
 			input_json(c, i, e, t);
 		else if (scope == STATS_OUTPUT)

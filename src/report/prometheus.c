@@ -21,15 +21,28 @@ struct labels {
 	unsigned n;
 };
 
-static void add_label(struct text *t, const char *separator, const char *name, const char *value)
+static void add_label_of(struct text *t, const char *separator, const char *name, const char *value, size_t len)
 {
 	text_add(t, "%s%s=\"", separator, name);
-	for (const char *s = value; *s; s++) {
+	for (const char *s = value; s < value + len; s++) {
 		if (*s == '\\' || *s == '"')
 			text_add_bytes(t, "\\", 1);
 		text_add_bytes(t, *s == '\n' ? "\\n" : s, *s == '\n' ? 2 : 1);
 	}
 	text_add_bytes(t, "\"", 1);
+}
+
+static void add_label(struct text *t, const char *separator, const char *name, const char *value)
+{
+	add_label_of(t, separator, name, value, strlen(value));
+}
+
+static void add_backend_labels(struct text *t, const char *separator, const struct stats_entry *e)
+{
+	char given[sizeof(e->name)];
+	add_label_of(t, separator, "backend", e->name, stats_backend_address_len(e->name));
+	if (stats_backend_given_name(e->name, given, sizeof(given)))
+		add_label(t, ",", "name", given);
 }
 
 static void add_labels(const struct stats_copy *c, enum stats_scope scope, unsigned index, struct text *t)
@@ -44,6 +57,8 @@ static void add_labels(const struct stats_copy *c, enum stats_scope scope, unsig
 	}
 	if (scope == STATS_WORKER || scope == STATS_SLOT || scope == STATS_PROCESS) {
 		add_label(t, separator, "worker", e->name);
+	} else if (scope == STATS_BACKEND) {
+		add_backend_labels(t, separator, e);
 	} else if (scope != STATS_KAFKA) {
 		add_label(t, separator, stats_scope_word(scope), e->name);
 	}

@@ -68,6 +68,7 @@ static void backend(const struct stats_copy *c, unsigned index, const uint8_t su
 	const struct stats_entry *e = stats_copy_entry(c, STATS_BACKEND, index);
 	const struct stats_field *f;
 	unsigned n = stats_fields(stats_copy_of(c), STATS_BACKEND, &f);
+	int address_len = (int)stats_backend_address_len(e->name); /* its readers split at spaces */
 	unsigned long long sums[SUMS] = {0};
 	for (unsigned i = 0; i < n && i < 256; i++)
 		if (sum_of[i] != SUM_NONE)
@@ -83,7 +84,8 @@ static void backend(const struct stats_copy *c, unsigned index, const uint8_t su
 		{"failing", "boolean", stats_backend_ups(c, index) == 0},
 	};
 	for (unsigned i = 0; i < ARRAY_LEN(rows); i++)
-		text_add(t, "backend:%s:%s %s %s %llu\n", e->name, e->unit, rows[i].name, rows[i].type, rows[i].value);
+		text_add(t, "backend:%.*s:%s %s %s %llu\n", address_len, e->name, e->unit, rows[i].name, rows[i].type,
+			 rows[i].value);
 }
 
 void report_statsrelay(const struct stats_copy *c, struct text *t)

@@ -4,9 +4,10 @@ import socket
 
 import pytest
 
-from conftest import wait_for
+from conftest import free_port, wait_for
 from peers import Collector, Wrapped, client, config, needs_root, one_input, send_datagrams, send_stream, statsite, \
     wait_counters
+from test_55_monitor import HTTP, address, ask
 
 
 def backend_status(millrace):
@@ -117,6 +118,22 @@ def test_a_name_that_resolves_later_and_moves(bench):
     first.kill()
     send_stream(bench, "tcp", b"b:1|c\n")
     assert second.wait_lines(1) == [b"b:1|c"]
+
+
+def test_the_name_of_a_backend_is_shown(bench):
+    """Beside its address: in the log, in status, in both JSON forms, and as a label."""
+    gone = free_port()
+    backends = [{"address": f"127.0.0.1:{gone}", "name": "east"}, f"127.0.0.2:{gone}"]
+    millrace = bench.millrace(*HTTP, conf=one_input(bench, "tcp", backends))
+    millrace.wait_line(rf"backend 127.0.0.1:{gone} \(east\) down")
+    assert f"127.0.0.1:{gone} (east)" in millrace.ctl("status").stdout
+    shown = backend_status(millrace)
+    assert shown[f"127.0.0.1:{gone}"]["given_name"] == "east" and "given_name" not in shown[f"127.0.0.2:{gone}"]
+    where = address(millrace)
+    wait_for(lambda: "millrace_backend_up{" in ask(where, "/metrics")[2], "backends in the metrics")
+    prometheus = ask(where, "/metrics")[2]
+    assert f'backend="127.0.0.1:{gone}",name="east",transport="tcp"' in prometheus
+    assert f'backend="127.0.0.2:{gone}",transport="tcp"' in prometheus
 
 
 @pytest.mark.parametrize("max_datagram", [64, 512, 1432, 8900, 65507])
