@@ -107,7 +107,8 @@ START_TEST(bad_flags)
 		{"--backend tcp://10.0.0.1:1", "--backend: \"tcp://10.0.0.1:1\" has a scheme before the host; allowed is "
 					       "HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
 		{"--backend [fe80::1]:1", "--backend: \"[fe80::1]:1\" has a link-local address without its interface, "
-					  "as in [fe80::1%eth0]; allowed is HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
+					  "as in [fe80::1%eth0]; allowed is "
+					  "HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
 		{"--backend [fe80::1%]:1", "--backend: \"[fe80::1%]:1\" has no interface behind the %; allowed is "
 					   "HOST:PORT or [IPV6]:PORT, with :tcp or :udp behind"},
 		{"--listen udp://x", "--listen: \"x\" has no port; allowed is HOST:PORT, [IPV6]:PORT or :PORT"},
