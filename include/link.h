@@ -25,8 +25,9 @@ enum link_type {
 
 	/* a handover (docs/design.md): */
 	LINK_GONE,  /* master: what nobody goes on with after you; value: enum link_gone */
-	LINK_LEAVE, /* master: leave; value: microseconds until the deadline. With a name: hand over on the channel; slot: whose
-		     * worker takes over, another one's when yours ends. Without: all end; read what is there, deliver it */
+	LINK_LEAVE, /* master: leave; value: microseconds until the deadline. With a name: hand over on the channel; slot:
+		     * whose worker takes over, another one's when yours ends. Without: all end; read what is there, deliver
+		     * it */
 	LINK_TAKE,  /* master, to a worker that serves: take over from this channel, too */
 	LINK_TAKEN, /* worker: all that came over a channel is taken over; `slot` is whose it was */
 	LINK_LEFT,  /* worker: it reads nothing more, and has handed over: it waits for what is in flight */
