@@ -131,4 +131,8 @@ void report_drops_place(const struct report_drops *d, const struct stats_copy *c
 void report_drops_text(const struct report_drops *d, const struct stats_copy *c, struct text *t);
 void report_drops_json(const struct report_drops *d, const struct stats_copy *c, struct text *t);
 
+/* A backend's entry is its address, and the name that it was given: "10.0.0.1:9001 (east)". False: none was given. */
+size_t stats_backend_address_len(const char *label);
+bool stats_backend_given_name(const char *label, char *buf, size_t size);
+
 #endif

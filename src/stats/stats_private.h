@@ -197,8 +197,4 @@ int stats_directory_take(const struct stats *st, struct stats_entry *to[STATS_SC
 /* The pause before the next try for a sequence number to hold still; false when it was the last. */
 bool stats_pause(unsigned tries);
 
-/* A backend's entry is its address, and the name that it was given: "10.0.0.1:9001 (east)". False: none was given. */
-size_t stats_backend_address_len(const char *label);
-bool stats_backend_given_name(const char *label, char *buf, size_t size);
-
 #endif
