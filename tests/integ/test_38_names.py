@@ -175,7 +175,9 @@ def test_moves_under_load(bench):
     rig.wait_state("up")
     for i in range(1, 5):
         rig.dns.names[NAME] = [peers[i % 2].host]
-        wait_for(lambda: rig.send(500) and rig.backend()["moves"] >= 2 * i, "both workers to move")
+        # connected, too: who asks between the two would be told of the next address
+        wait_for(lambda: rig.send(500) and rig.backend()["moves"] >= 2 * i and rig.backend()["connects"] >= 2 * i + 2,
+                 "both workers to move")
     wait_for(lambda: rig.backend()["delivered_records"] == rig.sent, "the last line")
     wait_for(lambda: sum(len(p.lines()) for p in peers) >= rig.sent, "the last line at the peers")
     assert sorted(x for p in peers for x in p.lines()) == sorted(b"a.%d:1|c" % i for i in range(rig.sent))
