@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the reload tests share: a configuration that is written anew for each reload, and what a reload answered."""
+import os
+
 from conftest import BUILD, Millrace, Process, free_port, wait_for
 from faults import Sender, udp_drops, wait_settled
-
 
 
 class Config:
@@ -81,7 +82,8 @@ class Load:
 class Upgraded(Millrace):
     """A millrace behind a link to its binary, which a test points elsewhere. An upgrade executes it in the same process."""
 
-    def __init__(self, bench, text):
+    def __init__(self, bench, text, env=None):
+        """`env`: what its environment has beyond ours."""
         self.binary = bench.path / "millrace"
         self.point_at(BUILD / "millrace")
         bench.port = bench.port or free_port()
@@ -89,7 +91,7 @@ class Upgraded(Millrace):
         (bench.path / "millrace.yaml").write_text(
             text.replace("{port}", str(bench.port)).replace("{control}", str(self.control)))
         self.expected_exit, self.expected_errors = 0, []
-        Process.__init__(self, [self.binary, "-c", bench.path / "millrace.yaml"], bench.path)
+        Process.__init__(self, [self.binary, "-c", bench.path / "millrace.yaml"], bench.path, env={**os.environ, **(env or {})})
         self.wait_line(r"millrace is serving with \d+ worker")
 
     def point_at(self, program):

@@ -19,6 +19,16 @@ def load(bench, *more):
     return Sender(bench, "--sources", 64, "--pps", 3000, "--bytes", 300, "--time", "60s", *more)
 
 
+def under_load(bench):
+    """(sink, configuration, millrace, sender, pids of the workers) of two backends to which lines go."""
+    sink = bench.sink("--number", "--keys", 10000, ports=2)
+    config = Config(bench, sink.addresses)
+    millrace = config.start()
+    sender = load(bench)
+    sink.wait_lines(2000)
+    return sink, config, millrace, sender, millrace.worker_pids()
+
+
 def loses_nothing(millrace, sink, sender):
     """Ends the sender: all that it sent has arrived, once."""
     sent = sender.stop()
@@ -68,12 +78,7 @@ def test_backends_come_go_and_change_their_weight(bench):
 
 
 def test_what_the_master_alone_has_is_applied_at_once(bench):
-    sink = bench.sink("--number", "--keys", 10000, ports=2)
-    config = Config(bench, sink.addresses)
-    millrace = config.start()
-    sender = load(bench)
-    sink.wait_lines(2000)
-    pids = millrace.worker_pids()
+    sink, config, millrace, sender, pids = under_load(bench)
     first, lines = config.reload(top="drain_timeout: 3s\nstart_timeout: 9s\nper_second_stats: true\nlog_level: debug\n"
                                      "packet_table: 10s")
     assert first == "5 changes, applied at once", lines
@@ -85,12 +90,7 @@ def test_what_the_master_alone_has_is_applied_at_once(bench):
 
 def test_many_options_together(bench):
     """One roll brings them all, those of the master, too."""
-    sink = bench.sink("--number", "--keys", 10000, ports=2)
-    config = Config(bench, sink.addresses)
-    millrace = config.start()
-    sender = load(bench)
-    sink.wait_lines(2000)
-    pids = millrace.worker_pids()
+    sink, config, millrace, sender, pids = under_load(bench)
     config.inputs = {"udp": '{ type: udp, bind: "127.0.0.1:{port}", to: [out], budget: 3, latency: off }',
                      "tcp": '{ type: tcp, bind: "127.0.0.1:{port}", to: [out], idle_timeout: 1h }'}
     first, lines = config.reload(

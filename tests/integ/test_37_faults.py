@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, Process, free_port, wait_for
+from conftest import BUILD, free_port, wait_for
 from faults import Counters, Sender, is_alive, wait_ready, wait_settled
 from reload_rig import Config, Upgraded
 
@@ -44,16 +44,8 @@ class Failing(Upgraded):
         file.chmod(0o666)
         with open(file, "r+b") as f:
             self.orders = Orders.from_buffer(mmap.mmap(f.fileno(), ctypes.sizeof(Orders)))
-        self.binary = bench.path / "millrace"
-        self.point_at(BUILD / "millrace")
-        bench.port = bench.port or free_port()
-        self.bench, self.control = bench, bench.path / "control.sock"
-        (bench.path / "millrace.yaml").write_text(
-            text.replace("{port}", str(bench.port)).replace("{control}", str(self.control)))
-        self.expected_exit, self.expected_errors = 0, [" ERROR "]
-        Process.__init__(self, [self.binary, "-c", bench.path / "millrace.yaml"], bench.path,
-                         env={**os.environ, "LD_PRELOAD": str(LIBRARY), "FAIL_NTH": str(file)})
-        self.wait_line(r"millrace is serving with \d+ worker")
+        super().__init__(bench, text, env={"LD_PRELOAD": str(LIBRARY), "FAIL_NTH": str(file)})
+        self.expected_errors.append(" ERROR ")
         self.orders.master = self.pid
 
     def arm(self, role, kind, n):
