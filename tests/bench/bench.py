@@ -9,9 +9,10 @@ TCP backends each. Prints per case the medians, the ratio to the floor and the l
 gate: a busy machine shows in the spread. With --seccomp: one worker with its filter beside one without, and no floor.
 """
 import argparse
+import contextlib
 import json
 import os
-import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("MILLRACE_BUILD", ROOT / "build"))
 BACKENDS = 10
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what runs is ended, too
 
 # name, options of millrace-replay, datagrams (None: seconds × pps), pps, limit for one worker
 CASES = [
@@ -33,6 +35,57 @@ CASES = [
     ("8900 B, 8,000/s", ["--bytes", "8900", "--burst", "16"], None, 8000, 1.5),
     ("one line, 50,000/s, evenly", ["--one", "--burst", "1"], None, 50000, 0.5),
 ]
+
+
+def wait_for(condition, what, seconds=60):
+    """Its value, once it is true; who waits in vain ends the run."""
+    until = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > until:
+            sys.exit(f"waited {seconds} s for {what}")
+        time.sleep(0.02)
+    return value
+
+
+def settled(look, is_empty, what="the relay to settle", seconds=60):
+    """What look() says when it says the same twice, 0.3 s apart, and is_empty() of it."""
+    last = None
+
+    def still():
+        nonlocal last
+        before, last = last, look()
+        if last == before and is_empty(last):
+            return True
+        time.sleep(0.3)
+        return False
+    wait_for(still, what, seconds)
+    return last
+
+
+@contextlib.contextmanager
+def running(*words, **kw):
+    """A program that is ended with the block, however that is left: an orphan would hold the output of the run open."""
+    with subprocess.Popen([str(w) for w in words], **kw) as p:
+        try:
+            yield p
+        finally:
+            p.terminate()
+
+
+def backend_row(control):
+    """The first backend of a millrace's status; None when nobody answers yet."""
+    out = subprocess.run([BUILD / "millracectl", "-s", control, "status", "--json"], capture_output=True, text=True).stdout
+    return json.loads(out)["backends"][0] if out else None
+
+
+def threads(pids):
+    """{(task, its name): run time in ns}"""
+    found = {}
+    for pid in pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            name = Path(f"/proc/{pid}/task/{task}/comm").read_text().strip()
+            found[task, name] = int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+    return found
 
 
 def tree(pid):
@@ -81,47 +134,33 @@ def relay_command(name, port, first):
     return words, "stderr", "is serving"
 
 
-def wait_connected(sink, n):
-    """The relay's connections are made before the load begins: they are not what is measured."""
+def report(sink):
     sink.stdin.write("report\n")
     sink.stdin.flush()
-    report = json.loads(sink.stdout.readline())
-    return report["open"] >= n
+    return json.loads(sink.stdout.readline())
 
 
 def once(name, options, count, pps):
     port, first = free_range(socket.SOCK_DGRAM, 1), free_range(socket.SOCK_STREAM, BACKENDS)
-    sink = subprocess.Popen([BUILD / "millrace-sink", "--json", "--control-stdin", "--ports", str(BACKENDS), f"127.0.0.1:{first}"],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for _ in range(BACKENDS):
-        sink.stdout.readline()
     words, stream, ready = relay_command(name, port, first)
-    relay = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in getattr(relay, stream):
-        if ready in line:
-            break
-    while not wait_connected(sink, BACKENDS * (int(name.split()[0]) if name != "floor" else 1)):
-        time.sleep(0.02)
-    pids = tree(relay.pid)
-    before = cpu_ns(pids)
-    load = [BUILD / "millrace-replay", "--json", "-q", "--sources", "16", "--count", count, *options]
-    load += ["--pps", pps] if pps else ["--flat-out"]
-    sent = json.loads(subprocess.run([str(w) for w in [*load, f"127.0.0.1:{port}"]], capture_output=True, text=True,
-                                     check=True).stdout.splitlines()[-1])
-    seen = -1
-    while True:  # until nothing comes any more
-        sink.stdin.write("report\n")
-        sink.stdin.flush()
-        lines = json.loads(sink.stdout.readline())["lines"]
-        if lines == sent["lines"] or lines == seen:
-            break
-        seen = lines
-        time.sleep(0.3)
-    used = cpu_ns(pids) - before
-    relay.terminate()
-    relay.communicate()
-    sink.terminate()
-    sink.communicate()
+    with running(BUILD / "millrace-sink", "--json", "--control-stdin", "--ports", BACKENDS, f"127.0.0.1:{first}",
+                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sink:
+        for _ in range(BACKENDS):
+            sink.stdout.readline()
+        with running(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as relay:
+            if not any(ready in line for line in getattr(relay, stream)):
+                sys.exit(f"{words[0]} ended before it was ready")
+            # connections are made before the load begins: they are not what is measured
+            n = BACKENDS * (int(name.split()[0]) if name != "floor" else 1)
+            wait_for(lambda: report(sink)["open"] >= n, f"{n} connections")
+            pids = tree(relay.pid)
+            before = cpu_ns(pids)
+            load = [BUILD / "millrace-replay", "--json", "-q", "--sources", "16", "--count", count, *options]
+            load += ["--pps", pps] if pps else ["--flat-out"]
+            sent = json.loads(subprocess.run([str(w) for w in [*load, f"127.0.0.1:{port}"]], capture_output=True, text=True,
+                                             check=True).stdout.splitlines()[-1])
+            lines = settled(lambda: report(sink)["lines"], lambda _: True)
+            used = cpu_ns(pids) - before
     return {"ns": used / max(lines, 1), "share": lines / sent["lines"], "cores": used / 1e9 / sent["seconds"]}
 
 

@@ -18,13 +18,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("MILLRACE_BUILD", ROOT / "build"))
 sys.path[:0] = [str(ROOT / "tests" / "kafka"), str(ROOT / "tests" / "bench")]
-from bench import cpu_ns, tree  # noqa: E402
+from bench import backend_row, cpu_ns, running, settled, threads, tree, wait_for  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
 PPS = {100: 60000, 360: 50000, 1432: 25000, 8900: 6000}
@@ -51,16 +50,6 @@ def pcap(path, size):
             ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(udp), i, 0, 64, 17, 0, 0x7f000001, 0x7f000001)
             frame = b"\2" * 12 + b"\x08\0" + ip + udp
             f.write(struct.pack("<IIII", i, 0, len(frame), len(frame)) + frame)
-
-
-def threads(pids):
-    """{(task, its name): run time in ns}"""
-    found = {}
-    for pid in pids:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            name = Path(f"/proc/{pid}/task/{task}/comm").read_text().strip()
-            found[task, name] = int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
-    return found
 
 
 def send(port, file, size, a):
@@ -97,26 +86,19 @@ outputs: {{ out: {{ type: kafka, topic: {topic}, format: datagram, {a.options}
                   properties: {{ bootstrap.servers: "{kafka.bootstrap}"{more} }} }} }}
 """)
 
-    def row():
-        out = subprocess.run([BUILD / "millracectl", "-s", control, "status", "--json"], capture_output=True, text=True).stdout
-        return json.loads(out)["backends"][0] if out else None
-    with subprocess.Popen([BUILD / "millrace", "-c", conf], stderr=subprocess.DEVNULL) as p:
-        while row() is None:
-            time.sleep(0.05)
+    def is_empty(row):
+        return row["queued_records"] + row["in_flight_records"] == 0
+    with running(BUILD / "millrace", "-c", conf, stderr=subprocess.DEVNULL) as p:
+        wait_for(lambda: backend_row(control), "millrace to serve")
         send(port, file, size, a)  # warm: connections, partitions, memory
-        while row()["queued_records"] + row()["in_flight_records"]:
-            time.sleep(0.05)
-        had, before, by_thread = row()["delivered_records"], cpu_ns(tree(p.pid)), threads(tree(p.pid))
+        had = settled(lambda: backend_row(control), is_empty)["delivered_records"]
+        before, by_thread = cpu_ns(tree(p.pid)), threads(tree(p.pid))
         send(port, file, size, a)
-        last = None
-        while (now := row()) != last or now["queued_records"] + now["in_flight_records"]:
-            last = now
-            time.sleep(0.1)
-        used, n = cpu_ns(tree(p.pid)) - before, now["delivered_records"] - had
+        n = settled(lambda: backend_row(control), is_empty)["delivered_records"] - had
+        used = cpu_ns(tree(p.pid)) - before
         if a.threads:
             for key, ns in sorted(threads(tree(p.pid)).items()):
                 print(f"      {key[1]:20} {(ns - by_thread.get(key, 0)) / n:8.0f} ns")
-        p.terminate()
     return used / n, n / (PPS[size] * a.seconds)
 
 

@@ -20,12 +20,12 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("MILLRACE_BUILD", ROOT / "build"))
-sys.path.insert(0, str(ROOT / "tests" / "kafka"))
+sys.path[:0] = [str(ROOT / "tests" / "kafka"), str(ROOT / "tests" / "bench")]
+from bench import backend_row, running, settled, threads, tree, wait_for  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
 # what millrace sets by itself, so that both do the same work
@@ -55,24 +55,6 @@ def pcap(path, size, is_random, flows=64):
             ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(udp), i, 0, 64, 17, 0, 0x0a000001, 0x0a000002)
             frame = b"\2" * 12 + b"\x08\0" + ip + udp
             f.write(struct.pack("<IIII", i, 0, len(frame), len(frame)) + frame)
-
-
-def tree(pid):
-    found = [pid]
-    for p in found:
-        for t in os.listdir(f"/proc/{p}/task"):
-            found += [int(c) for c in Path(f"/proc/{p}/task/{t}/children").read_text().split() if int(c) not in found]
-    return found
-
-
-def threads(pids):
-    """{(task, its name): run time in ns}"""
-    found = {}
-    for pid in pids:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            name = Path(f"/proc/{pid}/task/{task}/comm").read_text().strip()
-            found[task, name] = int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
-    return found
 
 
 def send(file, a):
@@ -106,30 +88,19 @@ inputs: {{ in: {{ type: capture, interface: vb, to: out }} }}
 outputs: {{ out: {{ type: kafka, topic: {topic}, format: {fmt}, properties: {{ bootstrap.servers: "{kafka.bootstrap}"{more} }} }} }}
 """)
 
-    def row():
-        out = subprocess.run([BUILD / "millracectl", "-s", control, "status", "--json"], capture_output=True, text=True).stdout
-        return json.loads(out)["backends"][0] if out else None
-
-    def settle():
-        last = None
-        while (now := row()) != last or now["queued_records"] + now["in_flight_records"]:
-            last = now
-            time.sleep(0.1)
-        return now["delivered_records"]
-    with subprocess.Popen([BUILD / "millrace", "-c", conf], stderr=subprocess.DEVNULL) as p:
-        while row() is None:
-            time.sleep(0.05)
-        time.sleep(0.5)
+    def delivered():
+        return settled(lambda: backend_row(control), lambda r: r["queued_records"] + r["in_flight_records"] == 0)["delivered_records"]
+    with running(BUILD / "millrace", "-c", conf, stderr=subprocess.DEVNULL) as p:
+        wait_for(lambda: backend_row(control), "millrace to serve")
         send(file, argparse.Namespace(pps=a.pps, seconds=1))  # warm: connections, partitions, memory
-        had = settle()
+        had = delivered()
         before = threads(tree(p.pid))
         sent = send(file, a)
-        n = settle() - had
+        n = delivered() - had
         after = threads(tree(p.pid))
         if a.threads:
             for key, ns in sorted(after.items()):
                 print(f"      {key[1]:20} {(ns - before.get(key, 0)) / n:8.0f} ns")
-        p.terminate()
     a.threads and print(fmt)
     return sum(ns - before.get(key, 0) for key, ns in after.items()) / n, n / sent
 
