@@ -4,6 +4,7 @@
  * and no descriptor stays; the next one starts from there.
  */
 #include "suite.h"
+#include "descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -71,14 +72,6 @@ static void send_number(struct child *c, uint32_t i)
 {
 	int r = child_send(c, &i, sizeof(i), STDERR_FILENO);
 	ck_assert(r == 0 || (r == -EPIPE && i > 7));
-}
-
-static unsigned open_descriptors(void)
-{
-	unsigned n = 0;
-	for (int fd = 0; fd < 1024; fd++)
-		n += fcntl(fd, F_GETFD) != -1;
-	return n;
 }
 
 START_TEST(last_words)

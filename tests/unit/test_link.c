@@ -4,6 +4,7 @@
  * in order, an end that is left holds them for another reader. Real sockets, one process.
  */
 #include "suite.h"
+#include "descriptors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,14 +115,6 @@ START_TEST(too_many_in_flight)
 	ck_assert_uint_eq(n_with_fd, n - 1);
 }
 END_TEST
-
-static unsigned open_descriptors(void)
-{
-	unsigned n = 0;
-	for (int fd = 0; fd < 1024; fd++)
-		n += fcntl(fd, F_GETFD) != -1;
-	return n;
-}
 
 /* What waits in the socket comes to whoever has that end, what waits in the outbox goes with it; no descriptor stays. */
 START_TEST(left)

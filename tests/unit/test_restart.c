@@ -15,6 +15,13 @@ static enum restart_action next(const struct restart *l, uint64_t now_us)
 	return restart_next(l, now_us, start_timeout_us, &again_us);
 }
 
+/* No time at which it is to be asked again: an event comes first. */
+static void nothing_to_do(const struct restart *l)
+{
+	ck_assert_int_eq(next(l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
+	ck_assert_uint_eq(again_us, UINT64_MAX);
+}
+
 static void start_and_ready(struct restart *l, uint64_t now_us)
 {
 	ck_assert_int_eq(next(l, now_us), RESTART_START);
@@ -40,11 +47,9 @@ START_TEST(ready_waits_for_events_only)
 	struct restart l;
 	restart_init(&l, 0);
 	start_and_ready(&l, 0);
-	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, UINT64_MAX);
+	nothing_to_do(&l);
 	l.state = RESTART_DRAINING;
-	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, UINT64_MAX);
+	nothing_to_do(&l);
 }
 END_TEST
 
@@ -126,8 +131,7 @@ START_TEST(fatal_is_not_started_again)
 	restart_started(&l, 0);
 	restart_died(&l, 1, true);
 	ck_assert_int_eq(l.state, RESTART_FAILED);
-	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, UINT64_MAX);
+	nothing_to_do(&l);
 	ck_assert(restart_should_lend(&l, 1, &again_us)); /* at once */
 	ck_assert_uint_eq(again_us, UINT64_MAX);
 }
@@ -183,8 +187,7 @@ START_TEST(one_that_leaves_is_not_helped)
 	ck_assert_int_eq(l.state, RESTART_DRAINING);
 	ck_assert(!restart_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
 	ck_assert_uint_eq(again_us, UINT64_MAX);
-	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, UINT64_MAX);
+	nothing_to_do(&l);
 }
 END_TEST
 
@@ -211,8 +214,7 @@ START_TEST(a_slot_that_ends_is_removed)
 	restart_leaving(&l, SECOND);
 	restart_left(&l, SECOND);
 	ck_assert_int_eq(l.state, RESTART_REMOVED);
-	ck_assert_int_eq(next(&l, 1000 * (uint64_t)SECOND), RESTART_WAIT);
-	ck_assert_uint_eq(again_us, UINT64_MAX);
+	nothing_to_do(&l);
 	ck_assert(!restart_should_lend(&l, 1000 * (uint64_t)SECOND, &again_us));
 }
 END_TEST
