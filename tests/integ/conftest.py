@@ -24,16 +24,31 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("MILLRACE_BUILD", ROOT / "build"))
 
 
-def wait_for(condition, what, timeout=10.0):
-    """Polls until condition() is true (its value is returned); fails with `what` after timeout."""
+def wait_for(condition, what, timeout=30.0, every=0.01):
+    """Polls until condition() is true (its value is returned); fails with `what` after timeout, which is what a hang passes,
+    not what a busy machine may take. A last look comes after it: who looks may have been held up longer than what it looks at."""
     until = time.monotonic() + timeout
     while True:
+        is_late = time.monotonic() > until
         value = condition()
         if value:
             return value
-        if time.monotonic() > until:
+        if is_late:
             pytest.fail(f"waited {timeout} s for {what}")
-        time.sleep(0.01)
+        time.sleep(every)
+
+
+def child_pids(pid):
+    """None are left when it has ended. A child that ends during a look hides another one (man 5 proc): two looks agree."""
+    def look():
+        try:
+            return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+    before, pids = None, look()
+    while pids != before:
+        before, pids = pids, look()
+    return pids
 
 
 def free_port(*kinds):
@@ -73,7 +88,7 @@ class Process:
     def pid(self):
         return self.p.pid
 
-    def wait_line(self, pattern, timeout=10.0, stream="err"):
+    def wait_line(self, pattern, timeout=30.0, stream="err"):
         lines = getattr(self, stream)
 
         def found():
@@ -92,7 +107,7 @@ class Process:
     def send_signal(self, sig):
         self.p.send_signal(sig)
 
-    def wait(self, timeout=20.0):
+    def wait(self, timeout=30.0):
         """The exit code; all output has been read then."""
         code = self.p.wait(timeout)
         for t in self.threads:
@@ -171,18 +186,17 @@ class Millrace(Process):
 
     def worker_pids(self):
         """Pids of the workers by slot, from the kernel."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         by_slot = {}
-        for pid in children:
+        for pid in child_pids(self.pid):
             try:
                 name = Path(f"/proc/{pid}/comm").read_text().strip()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if m := re.fullmatch(r"millrace/(\d+)", name):
-                by_slot[int(m.group(1))] = int(pid)
+                by_slot[int(m.group(1))] = pid
         return by_slot
 
-    def terminate(self, sig=signal.SIGTERM, timeout=20.0):
+    def terminate(self, sig=signal.SIGTERM, timeout=30.0):
         if self.p.poll() is None:
             self.send_signal(sig)
         return self.wait(timeout)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the fault tests share: sums over the counters, the ledger computed a second time, senders, sockets' drops."""
+import contextlib
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
-from conftest import BUILD, ROOT, wait_for
+from conftest import BUILD, ROOT, child_pids, wait_for
 
 LABELS = ("worker", "input", "output", "backend", "endpoint", "slot")
 
@@ -158,17 +159,13 @@ def is_alive(pid):
 
 def children(pid):
     """The workers; the monitor is none."""
-    try:
-        pids = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [p for p in pids if not is_monitor(p)]
+    return [p for p in child_pids(pid) if not is_monitor(p)]
 
 
 def child_names(millrace):
     """comm of each child, sorted; of one that has ended and was not waited for "Z name"."""
     names = []
-    for pid in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split():
+    for pid in child_pids(millrace.pid):
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
@@ -188,10 +185,13 @@ def is_monitor(pid):
 
 def monitor_pid(millrace):
     """From the kernel: the child that is called so."""
-    def find():
-        pids = [int(p) for p in Path(f"/proc/{millrace.pid}/task/{millrace.pid}/children").read_text().split()]
-        return next((p for p in pids if is_monitor(p)), None)
-    return wait_for(find, "a monitor")
+    return wait_for(lambda: next(filter(is_monitor, child_pids(millrace.pid)), None), "a monitor")
+
+
+def kill_if_there(pid):
+    """kill -9 of who may have ended meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def signal_all(pids, sig):

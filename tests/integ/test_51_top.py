@@ -120,7 +120,7 @@ def test_rates_pause_and_quit(bench):
     still = t.display()
     sent = len(t.sent)
     until = time.monotonic() + 2.2
-    wait_for(lambda: time.monotonic() > until, "two seconds and more", 5)
+    wait_for(lambda: time.monotonic() > until, "two seconds and more")
     assert t.display() == still and len(t.sent) == sent, "it is paused"
     t.press(" ")
     wait_for(lambda: "PAUSED" not in t.text(), "it to go on")
@@ -209,7 +209,7 @@ def test_stop_and_continue(bench):
     wait_for(lambda: ALTERNATE[0] in t.sent[before:].decode() and b"worker " in t.sent[before:], "it to take the screen again")
     t.press("q")
     assert t.wait() == 0 and t.was_given_back()
-    assert b"ended with 0" in t.sent
+    wait_for(lambda: b"ended with 0" in t.sent, "the shell to say how it ended")
 
 
 def test_ctrl_c(bench):
@@ -226,7 +226,7 @@ def test_ends_with_its_millrace(bench):
     t.wait_text(r"^0 +ready ")
     millrace.finish()
     assert t.wait() == 0 and t.was_given_back()
-    assert b"millrace has ended; these were its last numbers." in t.sent.split(ALTERNATE[1].encode())[-1]
+    wait_for(lambda: b"millrace has ended; these were its last numbers." in t.sent.split(ALTERNATE[1].encode())[-1], "its last words")
 
 
 def test_dumb_terminal_and_count(bench):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, free_port, wait_for
-from faults import monitor_pid
+from faults import is_alive, kill_if_there, monitor_pid
 from packets import needs_pcap
 from peers import NOBODY, let_pass, needs_root
 
@@ -138,7 +138,7 @@ def test_readyz(bench):
     def refused():  # each death makes the next start later
         pid = millrace.worker_pids().get(1)
         if pid:
-            os.kill(pid, signal.SIGKILL)
+            kill_if_there(pid)
         code, _, text = ask(where, "/readyz")
         return (code, text) if code != 200 else None
     code, text = wait_for(refused, "a slot without a worker")
@@ -214,7 +214,7 @@ def test_ends_with_the_master(bench):
     pid = monitor_pid(millrace)
     millrace.expected_exit = -signal.SIGKILL
     millrace.p.kill()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the monitor to see that its link ended")
+    wait_for(lambda: not is_alive(pid), "the monitor to see that its link ended")
 
 
 def test_off(bench):

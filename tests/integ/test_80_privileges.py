@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, network_namespace, wait_for
+from conftest import BUILD, free_port, network_namespace, wait_for
 from faults import wait_ready
 from kafka_peers import Cluster, check_conf, needs_kafka, numbers, topic, wait_delivered
 from kafka_peers import conf as kafka_conf
@@ -116,7 +116,7 @@ def test_what_the_configuration_needs(bench):
         backend = Collector(bench)
         for needed, inputs, top in [
             (["net_bind_service"], {"type": "tcp", "bind": "127.0.0.1:125"}, {}),
-            (["net_admin"], {"type": "tcp", "bind": f"127.0.0.1:{bench.port or 18125}", "receive_buffer": "64MiB"}, {}),
+            (["net_admin"], {"type": "tcp", "bind": f"127.0.0.1:{bench.port or free_port()}", "receive_buffer": "64MiB"}, {}),
             (["chown"], {"type": "unix", "bind": str(bench.path / "in.sock")}, {"control_group": "daemon"}),
         ]:
             conf = config({"in": {"receive_buffer": small_buffer(), "to": "out", **inputs}}, {"out": statsite(backend.addresses)},
@@ -216,7 +216,7 @@ def test_who_is_not_there(bench, words, why):
 @needs_root
 def test_not_root(bench):
     """Oneself may be named; anybody else is one sentence. The filter is there all the same."""
-    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{bench.port or 18127}", "--backend", "127.0.0.1:1", "--workers", "1"]
+    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{bench.port or free_port()}", "--backend", "127.0.0.1:1", "--workers", "1"]
     how = {"user": NOBODY.pw_uid, "group": NOBODY.pw_gid, "extra_groups": [], "cwd": "/"}
     r = subprocess.run([*words, "--user", "daemon"], capture_output=True, text=True, timeout=20, **how)
     assert r.returncode == 1
@@ -236,7 +236,7 @@ def test_not_root(bench):
 @needs_root
 def test_root_without_capabilities(bench):
     """docker run --cap-drop ALL: one sentence that says how to start it; as the user, and as root on purpose, it serves."""
-    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{bench.port or 18128}", "--backend", "127.0.0.1:1", "--workers", "1",
+    words = [BUILD / "millrace", "--listen", f"udp://127.0.0.1:{bench.port or free_port()}", "--backend", "127.0.0.1:1", "--workers", "1",
              "--http", "off"]
     drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     r = subprocess.run([*drop, *words], capture_output=True, text=True, timeout=20)

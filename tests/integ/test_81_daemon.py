@@ -5,13 +5,14 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import BUILD, Millrace, free_port, wait_for
+from conftest import BUILD, Millrace, child_pids, free_port, wait_for
 from faults import is_alive
 from peers import Collector, config, needs_root, statsite
 
@@ -165,7 +166,7 @@ def test_a_stale_pid_file(bench, left):
     first = Daemon(bench)
     workers = list(first.worker_pids().values())
     os.kill(first.pid, signal.SIGKILL)
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (first.pid, *workers)), "all of it to end", 20)
+    wait_for(lambda: not any(map(is_alive, (first.pid, *workers))), "all of it to end", 20)
     assert first.pid_file.exists()
     first.pid_file.write_text({"the number of a stranger": f"{os.getpid()}\n", "rubbish": "x" * 4096, "nothing": ""}[left])
     first.control.unlink()
@@ -284,11 +285,12 @@ def test_watchdog(bench):
     notify = Notify(bench)
     env = {**os.environ, "NOTIFY_SOCKET": str(notify.path), "WATCHDOG_USEC": "200000"}
     millrace = bench.millrace(backends=backend.addresses, env=env)
-    begin = time.monotonic()
-    for _ in range(10):
+    fed = []
+    for _ in range(11):
         notify.next("^WATCHDOG=1$")
-    took = time.monotonic() - begin
-    assert took < 10 * 0.2, "it comes later than systemd would wait"
+        fed.append(time.monotonic())
+    gap = statistics.median(b - a for a, b in zip(fed, fed[1:]))  # a busy machine holds one or the other up
+    assert gap < 0.2, "it comes later than systemd would wait"
     millrace.send_signal(signal.SIGSTOP)
     wait_for(lambda: Path(f"/proc/{millrace.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "it to stop")
     notify.s.setblocking(False)
@@ -376,8 +378,7 @@ def test_upgrade_of_a_daemon(bench):
 
 def children_of(pid):
     """"PID NAME" of each."""
-    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [f"{p} " + Path(f"/proc/{p}/comm").read_text().strip() for p in pids]
+    return [f"{p} " + Path(f"/proc/{p}/comm").read_text().strip() for p in child_pids(pid)]
 
 
 def get_http(port, path):
