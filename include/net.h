@@ -18,6 +18,8 @@ struct net_address {
 
 /* Numeric addresses only, never asks a server: "" (all addresses, IPv6 and IPv4), "10.0.0.1", "::1". 0 or -EINVAL. */
 int net_address_parse(struct net_address *a, const char *host, uint16_t port);
+uint16_t net_address_port(const struct net_address *a);
+void net_address_set_port(struct net_address *a, uint16_t port);
 /* The same address, port and interface. */
 bool net_address_is_same(const struct net_address *a, const struct net_address *b);
 /* An address to listen on: as above, or a name that this machine knows ("localhost"), asked of the system's resolver,

@@ -5,10 +5,8 @@
  */
 #include "master.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -144,30 +142,15 @@ static void look_again(struct ev_loop *loop, struct ev_timer *timer, int events)
 	monitor_child_look(((struct monitor_child *)timer->data)->m);
 }
 
-static uint16_t port_of(const struct net_address *a)
-{
-	const struct sockaddr_in *in4 = (const void *)&a->sa;
-	const struct sockaddr_in6 *in6 = (const void *)&a->sa;
-	return ntohs(in4->sin_family == AF_INET ? in4->sin_port : in6->sin6_port);
-}
-
-static void set_port(struct net_address *a, uint16_t port)
-{
-	if (a->sa.ss_family == AF_INET)
-		((struct sockaddr_in *)&a->sa)->sin_port = htons(port);
-	else
-		((struct sockaddr_in6 *)&a->sa)->sin6_port = htons(port);
-}
-
 static bool is_bound_to(int fd, const struct net_address *a)
 {
 	struct net_address is = {.len = 0};
 	socklen_t len = sizeof(is.sa);
 	if (fd == -1 || getsockname(fd, (struct sockaddr *)&is.sa, &len) == -1)
 		return false;
-	if (port_of(a) == 0) /* any will do */
-		set_port(&is, 0);
-	return len == a->len && memcmp(&is.sa, &a->sa, len) == 0;
+	if (net_address_port(a) == 0) /* any will do */
+		net_address_set_port(&is, 0);
+	return net_address_is_same(&is, a);
 }
 
 static int listen_at(const struct net_address *a, int had, struct err *err)
@@ -179,7 +162,7 @@ static int listen_at(const struct net_address *a, int had, struct err *err)
 		return fcntl(had, F_DUPFD_CLOEXEC, 0);
 	int fd = net_tcp_listen(a, err);
 	if (fd == -EADDRINUSE && had != -1 && getsockname(had, (struct sockaddr *)&ours.sa, &len) == 0 &&
-	    port_of(&ours) == port_of(a))
+	    net_address_port(&ours) == net_address_port(a))
 		err_set(err, fd,
 			"http: %s cannot be bound while millrace itself listens on %s: take that away first (http: off) "
 			"and reload twice, or restart.",
@@ -216,7 +199,7 @@ int monitor_child_listen(const struct conf *cf, int had, struct http_socket *htt
 	http->fd = r;
 	getsockname(http->fd, (struct sockaddr *)&a.sa, &len);
 	net_address_format(&a.sa, http->at, sizeof http->at);
-	http->port = port_of(&a);
+	http->port = net_address_port(&a);
 	return 0;
 }
 

@@ -55,6 +55,21 @@ int net_address_parse(struct net_address *a, const char *host, uint16_t port)
 	return 0;
 }
 
+uint16_t net_address_port(const struct net_address *a)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)&a->sa;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->sa;
+	return ntohs(a->sa.ss_family == AF_INET ? in->sin_port : in6->sin6_port);
+}
+
+void net_address_set_port(struct net_address *a, uint16_t port)
+{
+	if (a->sa.ss_family == AF_INET)
+		((struct sockaddr_in *)&a->sa)->sin_port = htons(port);
+	else
+		((struct sockaddr_in6 *)&a->sa)->sin6_port = htons(port);
+}
+
 bool net_address_is_same(const struct net_address *a, const struct net_address *b)
 {
 	const struct sockaddr_in *in = (const struct sockaddr_in *)&a->sa, *in_b = (const struct sockaddr_in *)&b->sa;

@@ -203,14 +203,6 @@ static bool has_route(const struct net_address *a)
 	return has;
 }
 
-static void set_port(struct net_address *a, uint16_t port)
-{
-	if (a->sa.ss_family == AF_INET6)
-		((struct sockaddr_in6 *)&a->sa)->sin6_port = htons(port);
-	else
-		((struct sockaddr_in *)&a->sa)->sin_port = htons(port);
-}
-
 /* In the order of the name servers' answer, but first those that there is a way to, and of these IPv4 before IPv6. */
 static void keep_addresses(struct net_query *q, const struct ares_addrinfo *result)
 {
@@ -222,7 +214,7 @@ static void keep_addresses(struct net_query *q, const struct ares_addrinfo *resu
 			continue;
 		all[n] = (struct net_address){.len = node->ai_addrlen};
 		memcpy(&all[n].sa, node->ai_addr, node->ai_addrlen);
-		set_port(&all[n], q->port);
+		net_address_set_port(&all[n], q->port);
 		ranks[n] = (has_route(&all[n]) ? 0 : 2) + (node->ai_family == AF_INET6);
 		n++;
 	}
