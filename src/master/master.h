@@ -268,6 +268,8 @@ void daemon_ready(struct master *m);
 /* pidfile.c: written and locked: a descriptor, or -errno with err. pidfile_close removes it, unless somebody else has put
  * his there; *fd may be -1, and is then. */
 int pidfile_open(const char *path, struct err *err);
+/* Whether the path (still) names what is open there: a former owner removes it when he ends. */
+bool pidfile_is(const char *path, int fd);
 void pidfile_close(const char *path, int *fd);
 
 /* notify.c: words for systemd; nothing when it did not start us */

@@ -29,11 +29,10 @@ static int say_locked(const char *path, int fd, struct err *err)
 		       text_escape(shown, sizeof shown, path, strlen(path)), number[0] ? " as process " : "", number);
 }
 
-/* Whether the path still names what is open here: the former owner removes it when he ends. */
-static bool is_still(const char *path, int fd)
+bool pidfile_is(const char *path, int fd)
 {
 	struct stat now, ours;
-	return stat(path, &now) == 0 && fstat(fd, &ours) == 0 && now.st_ino == ours.st_ino && now.st_dev == ours.st_dev;
+	return lstat(path, &now) == 0 && fstat(fd, &ours) == 0 && now.st_ino == ours.st_ino && now.st_dev == ours.st_dev;
 }
 
 static int write_number(int fd)
@@ -53,7 +52,7 @@ int pidfile_open(const char *path, struct err *err)
 		if (flock(fd, LOCK_EX | LOCK_NB) == -1)
 			r = errno == EWOULDBLOCK ? say_locked(path, fd, err)
 						 : say(path, errno, "cannot be locked", err);
-		else if (!is_still(path, fd)) {
+		else if (!pidfile_is(path, fd)) {
 			close(fd);
 			continue;
 		} else if (write_number(fd) == -1)
@@ -69,7 +68,7 @@ void pidfile_close(const char *path, int *fd)
 {
 	if (*fd == -1)
 		return;
-	if (is_still(path, *fd))
+	if (pidfile_is(path, *fd))
 		unlink(path);
 	close(*fd);
 	*fd = -1;

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void reload_own_init(struct reload_own *own)
@@ -16,16 +15,10 @@ void reload_own_init(struct reload_own *own)
 	*own = (struct reload_own){.http.fd = -1, .pid_file = -1, .log_file = -1};
 }
 
-static bool is_same_file(const struct stat *a, const struct stat *b)
-{
-	return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
-
 /* The file that we have locked may be named in another way now; a copy of the descriptor has the lock, too. */
 static int open_pid_file(int had, const char *path, struct err *err)
 {
-	struct stat ours, there;
-	if (had == -1 || fstat(had, &ours) == -1 || lstat(path, &there) == -1 || !is_same_file(&ours, &there))
+	if (had == -1 || !pidfile_is(path, had))
 		return pidfile_open(path, err);
 	int fd = fcntl(had, F_DUPFD_CLOEXEC, 0);
 	return fd != -1 ? fd : err_set(err, -errno, "pid_file: no descriptor is free: %s; try again.", strerror(errno));
@@ -34,8 +27,7 @@ static int open_pid_file(int had, const char *path, struct err *err)
 /* Removes the file at `path`, unless `other` is that file, too. */
 static void drop_pid_file(const char *path, int *fd, int other)
 {
-	struct stat a, b;
-	if (*fd == -1 || other == -1 || fstat(*fd, &a) == -1 || fstat(other, &b) == -1 || !is_same_file(&a, &b)) {
+	if (*fd == -1 || other == -1 || !pidfile_is(path, other)) {
 		pidfile_close(path, fd);
 		return;
 	}
