@@ -132,7 +132,7 @@ struct statsite {
 
 /* statsite.c */
 uint64_t statsite_random(struct statsite *st, uint64_t below);
-void statsite_due(struct backend *be); /* has something to send: in this turn, or when flush_delay is over */
+void statsite_due(struct backend *be); /* has something to send: in this turn, or when out->hold_us is over */
 void statsite_not_due(struct backend *be);
 void statsite_unsettled(struct backend *be); /* look at it again soon */
 void statsite_settled(struct backend *be);

@@ -217,14 +217,17 @@ static void go_on_draining(struct worker *w)
 }
 
 /* How long what is in hand may stay, for a fuller segment. */
-static void set_hold(const struct worker *w, struct output *out)
+static void set_hold(struct worker *w)
 {
 	bool is_dense = w->dense_sources > 0 && w->stage == WORKER_SERVING;
-	out->hold_us = is_dense ? UINT64_MAX / 2 : 0;
-	out->turn_us = 0;
+	uint64_t hold_us = is_dense ? UINT64_MAX / 2 : 0, turn_us = 0;
 	for (size_t i = 0; i < w->n_inputs && is_dense; i++) {
-		out->hold_us = MIN(out->hold_us, w->inputs[i].hold_us);
-		out->turn_us = MAX(out->turn_us, w->inputs[i].wait_us);
+		hold_us = MIN(hold_us, w->inputs[i].hold_us);
+		turn_us = MAX(turn_us, w->inputs[i].wait_us);
+	}
+	for (size_t i = 0; i < w->n_outputs; i++) {
+		w->outputs[i].hold_us = hold_us;
+		w->outputs[i].turn_us = turn_us;
 	}
 }
 
@@ -233,11 +236,9 @@ static void before_wait(struct ev_loop *loop, struct ev_prepare *prepare, int ev
 	(void)loop, (void)events;
 	struct worker *w = prepare->data;
 	uint64_t now_us = clock_us();
-	for (size_t i = 0; i < w->n_outputs; i++) {
-		struct output *out = &w->outputs[i];
-		set_hold(w, out);
-		out->type->pump(out, now_us);
-	}
+	set_hold(w);
+	for (size_t i = 0; i < w->n_outputs; i++)
+		w->outputs[i].type->pump(&w->outputs[i], now_us);
 	publish_all(w);
 	if (w->stage > WORKER_SERVING)
 		go_on_draining(w);
