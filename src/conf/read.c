@@ -156,12 +156,12 @@ static const struct conf_row *former_row(struct conf_load *ld, const struct conf
 					 const struct conf_node *name, const struct conf_node *value, const char *key)
 {
 	bool is_default = value->kind == CONF_NODE_SCALAR && strcmp(value->text, former->word) == 0;
-	if (former->name[0] == '\0' || is_default)
-		conf_load_note(ld, name->line, key,
-			       "has no effect any more: the latency of an input says how long a line may wait in all");
-	else
-		conf_load_note(ld, name->line, key, "is now %s, and read as that", former->name);
-	return former->name[0] == '\0' || is_default ? NULL : conf_row_find(former->scope, former->name);
+	if (former->name[0] == '\0' || is_default) {
+		conf_load_note(ld, name->line, key, "has no effect any more: %s", former->why);
+		return NULL;
+	}
+	conf_load_note(ld, name->line, key, "is now %s, and read as that", former->name);
+	return conf_row_find(former->scope, former->name);
 }
 
 static void read_pair(struct conf_load *ld, const struct conf_node *name, const struct conf_node *value,

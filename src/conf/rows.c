@@ -77,7 +77,7 @@ static const struct link instead[] = {
 #include <tbl/option.def>
 };
 
-#define FORMER(scope, key, name, word) {CONF_SCOPE_##scope, #key, name, word},
+#define FORMER(scope, key, name, word, why) {CONF_SCOPE_##scope, #key, name, word, why},
 static const struct conf_former formers[] = {
 #include <tbl/option.def>
 };

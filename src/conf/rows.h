@@ -48,7 +48,7 @@ extern const struct conf_row conf_rows[CONF_ROWS];
 /* A key of earlier versions. */
 struct conf_former {
 	enum conf_scope scope;
-	const char *key, *name, *word;
+	const char *key, *name, *word, *why;
 };
 
 /* The row of a key, or NULL. */
