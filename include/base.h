@@ -80,7 +80,7 @@ void log_set_who(const char *who);
  * err. */
 int log_file_open(const char *path, struct err *err);
 /* Lines go there from now on, in this process and in children that it forks later; `file` (of log_file_open; taken) takes
- * the place of the one before, -1: none. */
+ * the place of the one before, -1: none. A target that is a file and has none changes nothing. */
 void log_turn_to(enum log_target target, int file);
 /* The descriptor of the file, which proc_close_others spares; -1: none. */
 int log_file_fd(void);

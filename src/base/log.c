@@ -65,6 +65,8 @@ void log_set_who(const char *who)
 
 void log_turn_to(enum log_target target, int file)
 {
+	if (target == LOG_TARGET_FILE && file == -1)
+		return; /* it was lost on the way: better the one before than none */
 	if (the_log.file != -1)
 		close(the_log.file);
 	the_log.file = file;
