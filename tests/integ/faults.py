@@ -219,6 +219,23 @@ def wait_ready(millrace, slots=None, timeout=20.0):
     return wait_for(ready, "the workers to be ready", timeout)
 
 
+def quit_with_unread(millrace, send):
+    """The only worker stands still while send() sends and a QUIT comes, then it goes on to the end; send()'s value and the log.
+    On a machine that is so busy that the worker is killed at its deadline, what it had not read is counted all the same."""
+    pid = wait_ready(millrace)[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_stopped([pid])
+    sent = send()
+    millrace.expected_exit = 3
+    millrace.expected_errors.append("did not leave in time")
+    millrace.send_signal(signal.SIGQUIT)
+    millrace.wait_line("draining: ")
+    millrace.status()  # it has told its worker
+    os.kill(pid, signal.SIGCONT)
+    assert millrace.wait() == 3
+    return sent, "\n".join(millrace.err)
+
+
 def wait_up(millrace, n, state="up", timeout=20.0):
     """Until n backends have this state in all workers."""
     wait_for(lambda: sum(b["state"] == state for b in millrace.status()["backends"]) >= n, f"{n} backends {state}", timeout)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from conftest import free_port, wait_for
-from faults import Counters, Sender, kill_worker, wait_ready, wait_stopped
+from faults import Counters, Sender, kill_worker, quit_with_unread, wait_ready
 from kafka_peers import Cluster, Mock, conf, needs_kafka, numbers, topic, total, wait_delivered
 
 pytestmark = needs_kafka
@@ -170,18 +170,8 @@ def test_datagrams_that_a_quit_left_unread(bench):
     worker is killed at its deadline, what it had not read is counted all the same."""
     mock = Mock(bench, "t:1")
     millrace = bench.millrace(conf=conf(mock.bootstrap, "t", "format: datagram", workers=1))
-    pid = wait_ready(millrace)[0]
-    os.kill(pid, signal.SIGSTOP)
-    wait_stopped([pid])
-    sent = bench.replay("--number", "--one", "--lines", 10000)["datagrams"]  # more than a turn reads
-    millrace.expected_exit = 3
-    millrace.expected_errors.append("did not leave in time")
-    millrace.send_signal(signal.SIGQUIT)
-    millrace.wait_line("draining: ")
-    millrace.status()  # it has told its worker
-    os.kill(pid, signal.SIGCONT)
-    assert millrace.wait() == 3
-    log = "\n".join(millrace.err)
+    # more than a turn reads
+    sent, log = quit_with_unread(millrace, lambda: bench.replay("--number", "--one", "--lines", 10000)["datagrams"])
     came, received, unread = map(int, re.search(
         r'"in": (\d+) datagrams came = (\d+) received \+ 0 dropped at full sockets \+ (\d+) unread in closed ones', log).groups())
     passed, dropped, lost = map(int, re.search(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import wait_for
-from faults import Counters, wait_ready, wait_stopped
+from faults import Counters, quit_with_unread
 from kafka_peers import Cluster, Mock, needs_kafka
 from packets import arrived, conf, flow_frames, flow_number, needs_pcap, read_pcap, rows, wait_read, wire, write_pcap
 
@@ -70,18 +70,9 @@ def test_packets_that_a_quit_left_unread(wire, bench):
     """They are read, counted as dropped, and the exit code says that something was lost; see test_41 of datagrams."""
     mock = Mock(bench, "t:1")
     millrace = bench.millrace(conf=conf(mock.bootstrap, "t", workers=1))
-    pid = wait_ready(millrace)[0]
-    os.kill(pid, signal.SIGSTOP)
-    wait_stopped([pid])
-    assert wire.replay(write_pcap(bench.path / "q.pcap", flow_frames(5000)), "--pps", 50000) == 5000
-    millrace.expected_exit = 3
-    millrace.expected_errors.append("did not leave in time")
-    millrace.send_signal(signal.SIGQUIT)
-    millrace.wait_line("draining: ")
-    millrace.status()  # it has told its worker
-    os.kill(pid, signal.SIGCONT)
-    assert millrace.wait() == 3
-    log = "\n".join(millrace.err)
+    file = write_pcap(bench.path / "q.pcap", flow_frames(5000))
+    sent, log = quit_with_unread(millrace, lambda: wire.replay(file, "--pps", 50000))
+    assert sent == 5000
     received, passed, dropped, lost = map(int, re.search(
         r"(\d+) packets received = (\d+) to outputs \+ (\d+) dropped at the end \+ (\d+) lost at death", log).groups())
     came = re.search(r"(\d+) packets came = (\d+) received \+ 0 dropped at full rings \+ (\d+) unread in closed ones", log)
