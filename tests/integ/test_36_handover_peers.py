@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -177,8 +178,7 @@ def longest_delay(bench, sink, n, workers, is_reloaded):
 
 @pytest.mark.soak
 def test_what_a_new_one_of_a_thousand_costs_a_line(before_others, bench, n=1000, workers=4):
-    """Less than 20 ms more than the longest delay of a run without a reload. What else runs here only adds: the best of five
-    pairs."""
+    """Less than 20 ms more than the longest delay of a run without a reload: the median of five pairs."""
     raise_limit(8 * n)
     sink = bench.sink(ports=n + 1)
     added = []
@@ -186,4 +186,4 @@ def test_what_a_new_one_of_a_thousand_costs_a_line(before_others, bench, n=1000,
         without, with_one = (longest_delay(bench, sink, n, workers, is_reloaded) for is_reloaded in (False, True))
         print(f"longest delay {without:.0f} us, with a reload {with_one:.0f} us")
         added.append(with_one - without)
-    assert min(added) < 20_000
+    assert statistics.median(added) < 20_000
