@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 
 struct endpoint;
+struct endpoint_user;
 
 /* What the master does with endpoints of one type. NULL: nothing to do. */
 struct endpoint_ops {
@@ -38,7 +39,7 @@ struct endpoint_ops {
 	size_t (*check)(const struct conf_input *cf, const char *path, struct text *errors);
 	/* What this input wants of the key cannot be made of `ep`, which another configuration has: it gets an endpoint of
 	 * its own beside it, bound last. NULL: never. */
-	bool (*is_other)(const struct endpoint *ep, const struct conf_input *cf);
+	bool (*is_other)(const struct endpoint *ep, const struct endpoint_user *user);
 	/* What `former` took in until now, `ep` takes in from now on. NULL: as soon as former's descriptors leave. */
 	void (*follow)(struct endpoint *ep, struct endpoint *former);
 	/* Makes the descriptors of all slots, or the one of all. What was made before an error is closed by the caller.
@@ -69,8 +70,6 @@ struct endpoint_ops {
 	void (*count)(struct endpoint *ep, struct stats_page *page);
 	/* The brokers of our own outputs are these now ("10.0.0.1:9092,[::1]:9092"): for handles that are made later. */
 	void (*exclude)(struct endpoint *ep, const char *brokers);
-	/* The fanout group that a successor's rings join; -1: none. */
-	int (*group)(const struct endpoint *ep);
 };
 enum { ENDPOINT_KEEP_MAX = 1024 };
 
@@ -103,7 +102,6 @@ struct endpoint {
 	bool is_retired;
 	struct endpoint *former; /* has this key until this one is in effect, which endpoint_adjust binds; else NULL */
 	char *former_input; /* adopted: whose it was */
-	int group;	 /* of a capture that is taken over: the group that its rings join; -1: a new one */
 	void *impl;	 /* of the type */
 
 	bool ends; /* worker: after it nobody reads this */
@@ -174,7 +172,6 @@ struct endpoint_state {
 	const char *name;
 	const char *input; /* whose it is: its name */
 	struct net_address address;
-	int group;
 	dev_t path_device;
 	ino_t path_inode;
 	unsigned n_fds;
@@ -184,7 +181,7 @@ struct endpoint_state {
 /* All that is referred to. Stops when `each` returns other than 0, and returns that. */
 int registry_export(const struct registry *reg, int (*each)(void *arg, const struct endpoint_state *state), void *arg);
 /* An endpoint without references that another program, or this one in its former life, has bound; `fds` are taken, also
- * when it fails. With none it is only remembered that rings join this group. 0, or -errno. */
+ * when it fails. 0, or -errno. */
 int registry_adopt(struct registry *reg, const struct endpoint_ops *ops, const struct endpoint_state *state);
 
 /* -- all of them ----------------------------------------------------------------------------------------------------- */

@@ -345,7 +345,7 @@ static struct endpoint *find(const struct registry *reg, const struct endpoint_k
 	{
 		if (!has_key(ep, key) || ep->is_retired || ep->has_lost_path || ep->conf == user->conf)
 			continue;
-		if (key->ops->is_other && key->ops->is_other(ep, user->cf)) {
+		if (key->ops->is_other && key->ops->is_other(ep, user)) {
 			*former = ep;
 			if (!ep->cf || strcmp(ep->cf->name, user->cf->name) == 0)
 				return NULL;
@@ -389,7 +389,6 @@ static struct endpoint *endpoint_new(struct registry *reg, const struct endpoint
 	}
 	ep->ops = ops;
 	ep->address = *address;
-	ep->group = -1;
 	TAILQ_INSERT_TAIL(&reg->list, ep, next);
 	return ep;
 }
@@ -550,7 +549,6 @@ int registry_export(const struct registry *reg, int (*each)(void *arg, const str
 		    .name = ep->name,
 		    .input = ep->cf->name,
 		    .address = ep->address,
-		    .group = ep->ops->group ? ep->ops->group(ep) : -1,
 		    .path_device = ep->path_device,
 		    .path_inode = ep->path_inode,
 		    .n_fds = ep->n_fds,
@@ -577,7 +575,6 @@ int registry_adopt(struct registry *reg, const struct endpoint_ops *ops, const s
 			close(state->fds[k]);
 		return r;
 	}
-	ep->group = state->group;
 	ep->path_device = state->path_device;
 	ep->path_inode = state->path_inode;
 	ep->former_input = state->input ? strdup(state->input) : NULL;

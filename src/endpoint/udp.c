@@ -35,9 +35,9 @@ static int udp_grow(struct endpoint *ep, struct err *err)
 }
 
 /* A group of sockets cannot become one: datagrams wait in each. */
-static bool udp_is_other(const struct endpoint *ep, const struct conf_input *cf)
+static bool udp_is_other(const struct endpoint *ep, const struct endpoint_user *user)
 {
-	return cf->spread == CONF_SPREAD_SHARED && ep->n_fds > 1;
+	return user->cf->spread == CONF_SPREAD_SHARED && ep->n_fds > 1;
 }
 
 /* Beside a group of ours it joins that, and gets all when those have left. */

@@ -65,7 +65,6 @@ static int tap_new(struct endpoint *ep, struct err *err)
 	if (tap == NULL)
 		return no_memory(err);
 	ep->impl = tap;
-	tap->group = ep->group;
 	tap->n_slots = ep->n_slots;
 	tap->is_any = strcmp(ep->name, "any") == 0;
 	tap->rings = calloc(STATS_SLOTS_MAX, sizeof(*tap->rings));
@@ -77,6 +76,12 @@ static int tap_new(struct endpoint *ep, struct err *err)
 	return 0;
 }
 
+/* One that is down is waited for. */
+static bool is_there(const struct tap *tap)
+{
+	return tap->is_any || (tap->ifindex != 0 && tap->is_up);
+}
+
 static int tap_bind(struct endpoint *ep, struct err *err)
 {
 	int r = tap_new(ep, err);
@@ -85,11 +90,10 @@ static int tap_bind(struct endpoint *ep, struct err *err)
 		return r;
 	find_peers(ep, tap);
 	tap_look(tap, ep, ep->name, NULL);
-	for (unsigned i = 0; r == 0 && i < ep->n_slots; i++) {
-		r = ring_open(tap, ep, &tap->rings[i], err);
-		ep->fds[i] = tap->rings[i].fd;
-		ep->n_fds = i + 1;
-	}
+	if (ep->former == NULL || is_there(tap))
+		r = rings_open(tap, ep, tap->rings, err);
+	for (; r == 0 && ep->n_fds < ep->n_slots; ep->n_fds++)
+		ep->fds[ep->n_fds] = tap->rings[ep->n_fds].fd;
 	ep->receive_buffer_bytes = ep->cf->ring_size;
 	if (r == 0 && ep->cf->offload_check)
 		tap_offload_check(ep, ep->name);
@@ -133,37 +137,31 @@ static void put_ring(struct endpoint *ep, unsigned slot, const struct ring *r,
 	stats_touch(page, STATS_ENDPOINT, ep->blocks[slot]);
 }
 
-/* One that is down is waited for. */
-static bool is_there(const struct tap *tap)
+/* There is none, or its interface is another one now. One that was renamed, or in another namespace for a while, comes
+ * back with the index that it had, and the ring goes on. */
+static bool is_outdated(const struct tap *tap, const struct ring *r)
 {
-	return tap->is_any || (tap->ifindex != 0 && tap->is_up);
+	return r->fd == -1 || (!tap->is_any && r->ifindex != tap->ifindex);
 }
 
-/* There is none, or it is what cannot be changed: its size and its interface. One that was renamed, or in another
- * namespace for a while, comes back with the index that it had, and the ring goes on. */
-static bool is_outdated(const struct tap *tap, const struct endpoint *ep, const struct ring *r)
-{
-	return r->fd == -1 || r->size_bytes != ep->cf->ring_size || (!tap->is_any && r->ifindex != tap->ifindex);
-}
-
-static void open_or_say(struct tap *tap, struct endpoint *ep, struct ring *r)
+/* For all slots at once: a group is made whole. */
+static void open_or_say(struct tap *tap, struct endpoint *ep)
 {
 	struct err err = {""};
-	int rc = ring_open(tap, ep, r, &err);
+	int rc = rings_open(tap, ep, tap->next, &err);
 	if (rc != 0 && rc != -ENODEV && rc != -ENETDOWN)
 		log_error("%s", err.text);
 }
 
-/* The ring that the next worker reads: with the present options, or another one, which is in the group
- * before the present one leaves it, so that nothing falls between them. */
+/* The ring that the next worker reads: with the present options, or another one. */
 static void tap_prepare(struct endpoint *ep, unsigned slot)
 {
 	struct tap *tap = ep->impl;
 	struct err err = {""};
 	if (!is_there(tap))
 		return;
-	if (tap->next[slot].fd == -1 && is_outdated(tap, ep, &tap->rings[slot]))
-		open_or_say(tap, ep, &tap->next[slot]);
+	if (tap->next[slot].fd == -1 && is_outdated(tap, &tap->rings[slot]))
+		open_or_say(tap, ep);
 	struct ring *r = tap_ring(tap, slot);
 	if (r->fd != -1 && ring_adjust(tap, ep, r, &err) != 0)
 		log_warn("%s", err.text);
@@ -194,31 +192,42 @@ static void tap_renew(struct endpoint *ep, unsigned slot, struct stats_page *pag
 	tap_died(ep, slot, false, page);
 }
 
-static int tap_group(const struct endpoint *ep)
+/* A group is whole, or there is none: without one of its rings a share of the packets would vanish. */
+static void give_up_rings(struct endpoint *ep, int why)
 {
-	const struct tap *tap = ep->impl;
-	return tap != NULL ? tap->group : ep->group;
+	struct tap *tap = ep->impl;
+	log_error("interface %s: its rings of before the upgrade cannot be taken over: %s; what was in them is lost, and "
+		  "new ones are made",
+		  ep->name, strerror(-why));
+	for (unsigned i = 0; i < ep->n_fds; i++) {
+		if (ep->fds[i] != -1)
+			ring_shut(ep->fds[i]);
+		if (tap->rings[i].fd != -1)
+			ring_close(&tap->rings[i], NULL);
+		else if (ep->fds[i] != -1)
+			close(ep->fds[i]);
+		ep->fds[i] = -1;
+	}
 }
 
 /* The rings that this program had before an upgrade. */
 static int adopt_rings(struct endpoint *ep, struct err *err)
 {
-	int r = tap_new(ep, err);
+	int r = tap_new(ep, err), rc = 0;
 	struct tap *tap = ep->impl;
-	for (unsigned i = 0; r == 0 && i < ep->n_fds; i++) {
-		int rc = ep->fds[i] != -1 ? ring_adopt(&tap->rings[i], ep->fds[i]) : 0;
-		if (rc != 0)
-			log_error("input \"%s\": a ring of interface %s cannot be taken over: %s",
-				  ep->cf->name, ep->name, strerror(-rc));
-		ep->fds[i] = tap->rings[i].fd;
-	}
-	if (r == 0)
-		tap_look(tap, ep, ep->name, NULL);
-	return r;
+	if (r != 0)
+		return r;
+	for (unsigned i = 0; rc == 0 && i < ep->n_fds; i++)
+		rc = ep->fds[i] != -1 ? ring_adopt(&tap->rings[i], ep->fds[i]) : 0;
+	if (rc != 0)
+		give_up_rings(ep, rc);
+	tap->n_slots = ep->n_fds;
+	tap_look(tap, ep, ep->name, NULL);
+	return 0;
 }
 
-/* Rings of new slots are made with their first worker, and all get the present options with their
- * next one. */
+/* All get the present options with their next worker. While the interface is away there are none, for any number of
+ * slots. */
 static int tap_adjust(struct endpoint *ep, struct err *err)
 {
 	int r = ep->impl == NULL ? adopt_rings(ep, err) : 0;
@@ -236,18 +245,28 @@ static int tap_adjust(struct endpoint *ep, struct err *err)
 	return 0;
 }
 
-/* How a group chooses is the kernel's, for as long as it has a member: another way is another group. */
-static bool tap_is_other(const struct endpoint *ep, const struct conf_input *cf)
+/* How a group chooses is the kernel's for as long as it has a member, and a ring that joined or left it alone would have
+ * packets twice or lose them. */
+static bool tap_is_other(const struct endpoint *ep, const struct endpoint_user *user)
 {
-	for (unsigned i = 0; i < ep->n_fds; i++)
-		if (ep->fds[i] != -1 && !ring_has_fanout(ep->fds[i], cf))
+	unsigned n_open = 0;
+	for (unsigned i = 0; i < ep->n_fds; i++) {
+		if (ep->fds[i] == -1)
+			continue;
+		n_open++;
+		if (!ring_has_fanout(ep->fds[i], user->cf) || ring_asked_bytes(ep->fds[i]) != user->cf->ring_size)
 			return true;
-	return false;
+	}
+	return n_open > 0 && ep->n_fds != user->n_slots;
 }
 
 static void tap_follow(struct endpoint *ep, struct endpoint *former)
 {
-	rings_follow(ep->impl, ep, former);
+	struct err err = {""};
+	if (former->impl == NULL && adopt_rings(former, &err) != 0)
+		log_error("%s", err.text);
+	else
+		rings_follow(ep->impl, former->impl);
 }
 
 /* Its interface is another one now; or the ring that waits for its successor does so in vain. */
@@ -354,15 +373,6 @@ static int tap_open(struct input *in, struct endpoint *ep, struct err *err)
 	return 0;
 }
 
-/* Of the moment when the ring joined its group. */
-static void count_marked(struct capture_source *cs, struct ring_place *place)
-{
-	if (place->discard > 0)
-		place->discard--;
-	else
-		cs->source.in->stats->dropped_joining_packets++;
-}
-
 static void copy(struct capture_source *cs, const struct tap_source *ps,
 		 const struct ring_packet *p)
 {
@@ -381,6 +391,19 @@ static void copy(struct capture_source *cs, const struct tap_source *ps,
 	capture_added(cs, len, n + p->original_len - skip, p->time_ns, link_type);
 }
 
+/* Of a ring that was shut, or whose packets are another one's from a moment on, a block may not be handed over yet. */
+static bool may_have_more(const struct capture_source *cs)
+{
+	const struct tap_source *ps = cs->impl;
+	struct ring_place *place = ps->reader.place;
+	if (place->until_ns == 0 || !cs->source.in->draining)
+		return ps->shut_at_us != 0 && clock_us() < ps->shut_at_us + shut_us;
+	if (clock_real_us() < place->until_ns / 1000 + shut_us)
+		return true;
+	__atomic_store_n(&place->is_over, 1, __ATOMIC_RELEASE);
+	return false;
+}
+
 static void tap_read(struct capture_source *cs, unsigned max)
 {
 	struct tap_source *ps = cs->impl;
@@ -389,10 +412,10 @@ static void tap_read(struct capture_source *cs, unsigned max)
 	socklen_t len = sizeof(trouble);
 	max = MIN(max, CAPTURE_COPIED_MAX);
 	while (cs->n < max && ring_next(&ps->reader, &p)) {
-		if (UNLIKELY(p.len == RING_MARKED_BYTES && p.original_len > p.len))
-			count_marked(cs, ps->reader.place);
-		else
+		if (ring_is_mine(ps->reader.place, p.time_ns))
 			copy(cs, ps, &p);
+		else
+			ps->reader.place->skipped++;
 		ring_take(&ps->reader, &p);
 	}
 	cs->source.in->stats->dropped_damaged_packets += ps->reader.damaged;
@@ -401,9 +424,7 @@ static void tap_read(struct capture_source *cs, unsigned max)
 	 * for ever. */
 	if (cs->n == 0)
 		getsockopt(ps->ring.fd, SOL_SOCKET, SO_ERROR, &trouble, &len);
-	/* A ring that was shut may still have a block that is not handed over. */
-	bool is_waiting = ps->shut_at_us && clock_us() < ps->shut_at_us + shut_us;
-	cs->source.drained = cs->n < max && !is_waiting;
+	cs->source.drained = cs->n < max && !may_have_more(cs);
 }
 
 /* A ring that is shut stays in its group, and its share would vanish: so that is for the end of
@@ -412,7 +433,7 @@ static void tap_read(struct capture_source *cs, unsigned max)
 static void tap_drain(struct capture_source *cs)
 {
 	struct tap_source *ps = cs->impl;
-	if (cs->source.in->leave != INPUT_ALL_END && !cs->source.ep->is_retired)
+	if ((cs->source.in->leave != INPUT_ALL_END && !cs->source.ep->is_retired) || ps->reader.place->until_ns != 0)
 		return;
 	ring_shut(ps->ring.fd);
 	ps->shut_at_us = clock_us();
@@ -456,7 +477,6 @@ static const struct endpoint_ops endpoint_pcap = {
     .adjust = tap_adjust,
     .is_other = tap_is_other,
     .follow = tap_follow,
-    .group = tap_group,
     .renew = tap_renew,
     .is_stale = tap_is_stale,
     .count = tap_count,

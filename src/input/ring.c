@@ -25,6 +25,12 @@ static bool is_ours(const struct tpacket_hdr_v1 *h)
 	return __atomic_load_n(&h->block_status, __ATOMIC_ACQUIRE) & TP_STATUS_USER;
 }
 
+bool ring_has_place(const void *memory)
+{
+	const struct tpacket_block_desc *block = memory;
+	return block->hdr.bh1.offset_to_first_pkt >= (int)RING_PLACE_AT + sizeof(struct ring_place);
+}
+
 void ring_reader_init(struct ring_reader *r, void *memory, unsigned n_blocks)
 {
 	*r = (struct ring_reader){.blocks = memory, .n_blocks = n_blocks, .place = ring_place(memory)};

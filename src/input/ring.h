@@ -22,23 +22,25 @@
 enum {
 	RING_BLOCK_BYTES = 1 << 18, /* as libpcap's: longer than any packet */
 	RING_PLACE_AT = 64,	    /* a cache line of its own: each packet changes the head */
-	RING_PRIVATE_BYTES = 80,    /* of each block, behind its head of 48 bytes */
+	RING_PRIVATE_BYTES = 96,    /* of each block, behind its head of 48 bytes */
 	RING_HEAD_MAX_BYTES = 24,
 	RING_ALIGNMENT = 8,	  /* of packets in a block (V3_ALIGNMENT of af_packet.c) */
 	RING_BLOCK_PACKETS_MAX = RING_BLOCK_BYTES / TPACKET3_HDRLEN,
-	RING_MARKED_BYTES = 1, /* of a packet that only tells that it came: so much was kept */
 };
 
 /* How far the reading is. Written by who reads; each store leaves a place that is true: packets of
  * the block numbered `seq` that are taken are taken - first, of any other block none. */
 struct ring_place {
-	uint64_t taken;	  /* packets in all */
+	uint64_t taken;	  /* packets in all, those that are left to another ring, too */
 	uint64_t first;	  /* … when the block began */
 	uint64_t seq;	  /* of the block; 0: none was begun */
-	uint64_t discard; /* so many marked packets came before the ring was in its group */
+	uint64_t skipped; /* packets that are left to another ring */
 	/* What the master notes for the program that it becomes by an upgrade; nothing else rests on it. */
 	uint64_t stored, size_bytes;
 	uint32_t link_type, is_promiscuous;
+	/* Master: this ring's packets are those stamped from then to before then (ns since 1970; until_ns 0: for ever). */
+	uint64_t from_ns, until_ns;
+	uint64_t is_over; /* its last reader has seen all of them */
 };
 
 struct ring_reader {
@@ -126,6 +128,17 @@ static inline void ring_take(struct ring_reader *r, const struct ring_packet *p)
 	__atomic_store_n(&r->place->taken, r->place->taken + 1, __ATOMIC_RELEASE);
 	ring_step(r, p->next_offset);
 }
+
+/* Whether a packet of this time is this ring's. */
+static inline bool ring_is_mine(const struct ring_place *place, uint64_t time_ns)
+{
+	uint64_t until_ns = __atomic_load_n(&place->until_ns, __ATOMIC_RELAXED);
+	return LIKELY(time_ns >= __atomic_load_n(&place->from_ns, __ATOMIC_RELAXED) &&
+		      (until_ns == 0 || time_ns < until_ns));
+}
+
+/* Whether there is room for it before the first packet: a ring of a build that knew less has none. */
+bool ring_has_place(const void *memory);
 
 /* The place, in the first bytes of a ring. */
 static inline struct ring_place *ring_place(void *memory)

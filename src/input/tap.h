@@ -7,6 +7,8 @@
  *                  ├─ ring 1 ─▶ worker 1             worker: maps it and reads on where the one before ended
  *                  └─ …                              master: closes it when the slot ends, or needs another one
  *
+ * A group is made whole: another number of slots, another size or another way to choose is another group beside it.
+ *
  * libpcap compiles the filters, and says what kind of link an interface is.
  */
 #ifndef INPUT_TAP_H
@@ -25,7 +27,8 @@ struct ring {
 	unsigned filter;	  /* the tap's filter.number that is in effect */
 	bool is_promiscuous;
 	struct ring_place *place; /* master: in the one page that it maps; no child inherits that */
-	uint64_t stored;	  /* master: packets that the kernel put into it, those to be discarded, too */
+	uint64_t stored;	  /* master: packets that the kernel put into it, those that it leaves to another, too */
+	uint64_t skipped;	  /* master: … of which so many are taken out of what it passed */
 };
 
 /* What libpcap made of the text, as the kernel takes it. */
@@ -41,7 +44,6 @@ struct tap {
 	struct ring *next; /* likewise: for the next worker, where that reads another; in the group */
 	unsigned n_slots;
 	struct tap_filter filter;
-	int group;	  /* fanout id; -1: none yet */
 	unsigned ifindex; /* of the interface of that name now; 0: there is none */
 	bool is_up, is_any;
 	bool is_told;		/* by a worker, who our outputs' peers are */
@@ -59,21 +61,20 @@ static inline struct ring *tap_ring(const struct tap *tap, unsigned slot)
 
 /* -- tap_ring.c: master ------------------------------------------------------------------------------------------- */
 
-/* A new ring, in the group, filtered. 0, or -errno with one sentence, and *r is none. */
-int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
-	      struct err *err);
+/* New rings for all slots of `ep`, filtered, in a group of their own. They begin now, or, with ep->former, when
+ * rings_follow says. 0, or -errno with one sentence, and there are none. */
+int rings_open(struct tap *tap, const struct endpoint *ep, struct ring *rings, struct err *err);
 /* Puts nothing more into the ring of fd. */
 void ring_shut(int fd);
-/* Rings that ring_open made beside those of ep->former, which mark packets: they take in all from now
- * on that those did. What comes in between is counted as dropped_joining_packets, and what came while
- * those were shut one by one, too. */
-void rings_follow(struct tap *tap, const struct endpoint *ep, const struct endpoint *former);
+/* The rings of `tap` take in what those of `former` do, from a moment on that both know. */
+void rings_follow(struct tap *tap, struct tap *former);
 /* Whether the ring's group chooses as the option says. */
 bool ring_has_fanout(int fd, const struct conf_input *cf);
+/* The size that the ring of fd was asked for; 0: it has none that we know. */
+uint64_t ring_asked_bytes(int fd);
 /* A ring that this program had before an upgrade; fd is taken. 0, or -errno. */
 int ring_adopt(struct ring *r, int fd);
-/* Closes it, if there is one. Returns packets that were unread: stored, not to be discarded and not
- * taken. */
+/* Closes it, if there is one. Returns packets that were unread: stored and not taken, unless it was over. */
 uint64_t ring_close(struct ring *r, struct stats_endpoint *st);
 /* Reads the kernel's counters, which starts them anew. */
 void ring_statistics(struct ring *r, struct stats_endpoint *st);

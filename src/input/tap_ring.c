@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT
  *
  * tap_ring: an AF_PACKET socket with a ring (TPACKET_V3): made, joined to its fanout group, asked for
- * its statistics and closed. Master. The order of the steps is what keeps packets from arriving twice
- * or vanishing uncounted (docs/measured.md, "Packets").
+ * its statistics and closed. Master. Which packets are a ring's is said by their time, which the kernel
+ * stamps once, before any ring sees them: so none arrives twice, and none falls between two groups.
+ *
+ *   group before  ──────────────────────────┤ shut by the end of its workers
+ *   next group           ├───────────────────────────────────────────
+ *                        made    ▲ the moment: to here the former's, from here the next one's
  */
 #include "tap.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/if_ether.h>
 #include <net/if.h>
@@ -20,9 +25,11 @@
 
 enum {
 	RING_BLOCKS_MAX = 4096, /* of the largest ring_size */
-	RETIRE_MS = 10,    /* a block is handed over when full, or after this */
-	STRAGGLER_US = 20, /* within which a CPU that was on its way into the ring by the old way is there */
+	RETIRE_MS = 10, /* a block is handed over when full, or after this */
 };
+
+/* From now to the moment when one group follows another: so late that all rings know of it before it comes. */
+static const uint64_t ahead_us = 50000;
 
 /* -- the group ----------------------------------------------------------------------------------------------------- */
 
@@ -44,33 +51,23 @@ bool ring_has_fanout(int fd, const struct conf_input *cf)
 	return getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1 || (value >> 16 & 0xff) == fanout_mode(cf);
 }
 
-/* Rings that are open on the interface of this index: a group is of one interface, and one that was
- * removed and made again is another. */
-static unsigned live(const struct tap *tap, unsigned ifindex)
+/* The kernel chooses the id of a new group (*group is -1), so that no other program is in it. */
+static int group_join(const struct endpoint *ep, const struct ring *r, int *group)
 {
-	unsigned n = 0;
-	for (unsigned i = 0; i < tap->n_slots; i++) {
-		n += tap->rings[i].fd != -1 && tap->rings[i].ifindex == ifindex;
-		n += tap->next[i].fd != -1 && tap->next[i].ifindex == ifindex;
-	}
-	return n;
-}
-
-/* The kernel chooses the id of a new group, so that no other program is in it. */
-static int group_join(struct tap *tap, const struct endpoint *ep, const struct ring *r)
-{
-	unsigned mode = fanout_mode(ep->cf);
-	bool is_new = live(tap, r->ifindex) == 0 || tap->group == -1;
-	unsigned unique = is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0;
-	int id = is_new ? 0 : tap->group, value;
+	const bool is_new = *group == -1;
+	const unsigned mode = fanout_mode(ep->cf) | (is_new ? PACKET_FANOUT_FLAG_UNIQUEID : 0);
+	const int id = is_new ? 0 : *group;
+	int value;
 	socklen_t len = sizeof(value);
-	int rc = fanout_set(r->fd, id, mode | unique | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
+	int rc = fanout_set(r->fd, id, mode | PACKET_FANOUT_FLAG_IGNORE_OUTGOING);
 	if (rc == -EINVAL)
-		rc = fanout_set(r->fd, id, mode | unique);
-	if (rc == 0 && is_new)
-		tap->group = getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value,
-					&len) == -1 ? -1 : value & 0xffff;
-	return rc;
+		rc = fanout_set(r->fd, id, mode);
+	if (rc != 0 || !is_new)
+		return rc;
+	if (getsockopt(r->fd, SOL_PACKET, PACKET_FANOUT, &value, &len) == -1)
+		return -errno;
+	*group = value & 0xffff;
+	return 0;
 }
 
 /* -- options ------------------------------------------------------------------------------------------------------- */
@@ -151,7 +148,9 @@ static int map_place(struct ring *r)
 		return -errno;
 	munmap(m + page, size - page);
 	r->place = ring_place(m);
-	return madvise(m, page, MADV_DONTFORK) == -1 ? -errno : 0;
+	if (madvise(m, page, MADV_DONTFORK) == -1)
+		return -errno;
+	return ring_has_place(m) ? 0 : -EPROTO;
 }
 
 /* The kernel does not say how large a ring is, but maps it only as it is. */
@@ -173,10 +172,30 @@ int ring_adopt(struct ring *r, int fd)
 	}
 	r->ifindex = (unsigned)at.sll_ifindex;
 	r->stored = r->place->stored;
+	r->skipped = r->place->skipped;
 	r->size_bytes = r->place->size_bytes;
 	r->link_type = r->place->link_type;
 	r->is_promiscuous = r->place->is_promiscuous;
 	return 0;
+}
+
+static void forget(struct ring *r)
+{
+	if (r->place != NULL)
+		munmap((char *)r->place - RING_PLACE_AT, (size_t)sysconf(_SC_PAGESIZE));
+	close(r->fd);
+	*r = (struct ring){.fd = -1};
+}
+
+uint64_t ring_asked_bytes(int fd)
+{
+	struct ring r;
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (copy == -1 || ring_adopt(&r, copy) != 0)
+		return 0;
+	uint64_t size_bytes = r.size_bytes;
+	forget(&r);
+	return size_bytes;
 }
 
 static int bind_device(const struct ring *r)
@@ -191,25 +210,11 @@ static int bind_device(const struct ring *r)
 	return getsockopt(r->fd, SOL_SOCKET, SO_ERROR, &trouble, &len) == -1 ? -errno : -trouble; /* it is down */
 }
 
-static void wait_for_stragglers(void)
+/* A socket has to be bound before it can join, and until it has, the ring sees what others of the group read: those
+ * packets come before from_ns. */
+static int join(struct tap *tap, const struct endpoint *ep, struct ring *r, int *group, struct err *err)
 {
-	for (uint64_t until_us = clock_us() + STRAGGLER_US; clock_us() < until_us;)
-		;
-}
-
-static void discard_marked(struct ring *r)
-{
-	ring_statistics(r, NULL);
-	r->place->discard = r->stored;
-}
-
-/* A socket has to be bound before it can join, and until it has, the ring sees what others of the
- * group read. So packets are only marked until it is in the group, and those of the moment around
- * the join, of which nobody can tell whose they are, are lost and counted: none is read twice. */
-static int join(struct tap *tap, const struct endpoint *ep, struct ring *r,
-		struct err *err)
-{
-	int rc = attach(&tap->filter, r->fd, RING_MARKED_BYTES, ep, err);
+	int rc = attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
 	if (rc != 0)
 		return rc;
 	rc = set_promiscuous(r, ep->cf->promiscuous);
@@ -219,17 +224,20 @@ static int join(struct tap *tap, const struct endpoint *ep, struct ring *r,
 		return err_set(err, rc, "Input \"%s\": cannot capture on interface %s: %s.",
 			       ep->cf->name, ep->name,
 			       strerror(-rc));
-	discard_marked(r);
-	rc = group_join(tap, ep, r);
+	rc = group_join(ep, r, group);
 	if (rc != 0)
 		return err_set(err, rc,
 			       "Input \"%s\": interface %s: cannot share it among workers (PACKET_FANOUT): %s.",
 			       ep->cf->name, ep->name, strerror(-rc));
 	r->filter = tap->filter.number;
-	if (ep->former != NULL)
-		return 0; /* rings_follow goes on */
-	wait_for_stragglers();
-	return attach(&tap->filter, r->fd, tap->filter.snaplen, ep, err);
+	return 0;
+}
+
+/* Else each ring takes a time of its own for its copy of a packet. */
+static int stamp_before_rings(int fd)
+{
+	const int on = 1;
+	return setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof(on)) == -1 ? -errno : 0;
 }
 
 static int make(const struct endpoint *ep, struct ring *r, struct err *err)
@@ -238,10 +246,13 @@ static int make(const struct endpoint *ep, struct ring *r, struct err *err)
 	r->fd = socket(AF_PACKET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int rc = r->fd == -1 ? -errno : make_blocks(r);
 	if (rc == 0)
+		rc = stamp_before_rings(r->fd);
+	if (rc == 0)
 		rc = map_place(r);
 	if (rc == 0) {
 		r->place->size_bytes = r->size_bytes;
 		r->place->link_type = r->link_type;
+		r->place->from_ns = UINT64_MAX;
 	}
 	return rc == 0 ? 0
 		       : err_set(err, rc,
@@ -249,24 +260,30 @@ static int make(const struct endpoint *ep, struct ring *r, struct err *err)
 				 ep->cf->name, ep->name, (unsigned long long)r->size_bytes, strerror(-rc));
 }
 
-int ring_open(struct tap *tap, const struct endpoint *ep, struct ring *r,
-	      struct err *err)
+static void begin_at(struct ring *rings, unsigned n, uint64_t from_ns)
 {
-	*r = (struct ring){.fd = -1};
+	for (unsigned i = 0; i < n; i++)
+		if (rings[i].fd != -1)
+			__atomic_store_n(&rings[i].place->from_ns, from_ns, __ATOMIC_RELEASE);
+}
+
+int rings_open(struct tap *tap, const struct endpoint *ep, struct ring *rings, struct err *err)
+{
+	int group = -1;
 	int rc = tap_filter_renew(tap, ep, err);
-	if (rc != 0)
-		return rc;
-	struct ring made = {.fd = -1,
-			    .ifindex = tap->filter.ifindex,
-			    .link_type = tap->filter.link_type,
-			    .size_bytes = ep->cf->ring_size};
-	rc = make(ep, &made, err);
-	if (rc == 0)
-		rc = join(tap, ep, &made, err);
-	if (rc == 0)
-		*r = made;
-	else
-		ring_close(&made, NULL);
+	for (unsigned i = 0; rc == 0 && i < ep->n_slots; i++) {
+		rings[i] = (struct ring){.fd = -1,
+					 .ifindex = tap->filter.ifindex,
+					 .link_type = tap->filter.link_type,
+					 .size_bytes = ep->cf->ring_size};
+		rc = make(ep, &rings[i], err);
+		if (rc == 0)
+			rc = join(tap, ep, &rings[i], &group, err);
+	}
+	if (rc == 0 && ep->former == NULL) /* else rings_follow says when */
+		begin_at(rings, ep->n_slots, (clock_real_us() + 1) * 1000);
+	for (unsigned i = 0; rc != 0 && i < ep->n_slots; i++)
+		ring_close(&rings[i], NULL);
 	return rc;
 }
 
@@ -277,22 +294,36 @@ void ring_shut(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
 }
 
-void rings_follow(struct tap *tap, const struct endpoint *ep, const struct endpoint *former)
+void rings_follow(struct tap *tap, struct tap *former)
 {
-	struct err err = {""};
-	for (unsigned i = 0; i < tap->n_slots; i++)
-		if (tap->rings[i].fd != -1)
-			discard_marked(&tap->rings[i]);
-	for (unsigned i = 0; i < former->n_fds; i++)
-		ring_shut(former->fds[i]);
-	wait_for_stragglers();
-	for (unsigned i = 0; i < tap->n_slots; i++)
-		if (tap->rings[i].fd != -1 &&
-		    attach(&tap->filter, tap->rings[i].fd, tap->filter.snaplen, ep, &err) != 0)
-			log_error("%s", err.text);
+	const uint64_t moment_ns = (clock_real_us() + ahead_us) * 1000;
+	for (unsigned i = 0; i < former->n_slots; i++)
+		if (former->rings[i].fd != -1)
+			__atomic_store_n(&former->rings[i].place->until_ns, moment_ns, __ATOMIC_RELEASE);
+	begin_at(tap->rings, tap->n_slots, moment_ns);
 }
 
 /* -- counting and closing ------------------------------------------------------------------------------------------ */
+
+static bool is_over(const struct ring *r)
+{
+	return __atomic_load_n(&r->place->is_over, __ATOMIC_RELAXED);
+}
+
+static uint64_t unread(const struct ring *r)
+{
+	uint64_t taken = __atomic_load_n(&r->place->taken, __ATOMIC_RELAXED);
+	return r->stored > taken ? r->stored - taken : 0;
+}
+
+/* Packets that are left to another ring, since the last time; `most`: a worker wrote the number. */
+static uint64_t skipped_since(struct ring *r, uint64_t most)
+{
+	uint64_t skipped = __atomic_load_n(&r->place->skipped, __ATOMIC_RELAXED) + (is_over(r) ? unread(r) : 0);
+	uint64_t n = skipped > r->skipped ? MIN(skipped - r->skipped, most) : 0;
+	r->skipped += n;
+	return n;
+}
 
 void ring_statistics(struct ring *r, struct stats_endpoint *st)
 {
@@ -304,14 +335,13 @@ void ring_statistics(struct ring *r, struct stats_endpoint *st)
 	r->place->stored = r->stored;
 	if (st == NULL)
 		return;
-	st->passed_packets += now.tp_packets;
+	st->passed_packets += now.tp_packets - skipped_since(r, now.tp_packets);
 	st->dropped_ring_packets += now.tp_drops;
 }
 
 uint64_t ring_waiting(const struct ring *r)
 {
-	uint64_t gone = __atomic_load_n(&r->place->taken, __ATOMIC_RELAXED);
-	return r->stored > gone ? r->stored - gone : 0;
+	return is_over(r) ? 0 : unread(r);
 }
 
 uint64_t ring_close(struct ring *r, struct stats_endpoint *st)
@@ -321,12 +351,8 @@ uint64_t ring_close(struct ring *r, struct stats_endpoint *st)
 		return 0;
 	if (r->place != NULL) {
 		ring_statistics(r, st);
-		uint64_t discard = __atomic_load_n(&r->place->discard, __ATOMIC_RELAXED);
 		waiting = ring_waiting(r);
-		waiting -= MIN(waiting, discard);
-		munmap((char *)r->place - RING_PLACE_AT, (size_t)sysconf(_SC_PAGESIZE));
 	}
-	close(r->fd);
-	*r = (struct ring){.fd = -1};
+	forget(r);
 	return waiting;
 }

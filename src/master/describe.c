@@ -74,7 +74,6 @@ static int describe_endpoint(void *arg, const struct endpoint_state *e)
 	state_word(t, e->name);
 	state_word(t, e->input);
 	state_word(t, hex);
-	state_number(t, e->group);
 	state_number(t, (int64_t)e->path_device);
 	state_number(t, (int64_t)e->path_inode);
 	for (unsigned k = 0; k < e->n_fds; k++)

@@ -183,7 +183,7 @@ static bool read_hex(const char *hex, struct net_address *a)
 	return true;
 }
 
-enum { ENDPOINT_FIRST_FD = 7 };
+enum { ENDPOINT_FIRST_FD = 6 };
 
 static void read_endpoint(struct master *m, const struct state_line *line)
 {
@@ -192,9 +192,8 @@ static void read_endpoint(struct master *m, const struct state_line *line)
 	    .type = state_text(line, 0),
 	    .name = state_text(line, 1),
 	    .input = state_text(line, 2),
-	    .group = (int)state_int(line, 4, -1),
-	    .path_device = (dev_t)state_int(line, 5, 0),
-	    .path_inode = (ino_t)state_int(line, 6, 0),
+	    .path_device = (dev_t)state_int(line, 4, 0),
+	    .path_inode = (ino_t)state_int(line, 5, 0),
 	    .fds = fds,
 	};
 	for (unsigned k = ENDPOINT_FIRST_FD; k < line->n && state.n_fds < STATS_SLOTS_MAX; k++)

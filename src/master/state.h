@@ -14,7 +14,7 @@
 
 #include <base.h>
 
-enum { STATE_VERSION = 2, STATE_WORDS_MAX = 1024 };
+enum { STATE_VERSION = 3, STATE_WORDS_MAX = 1024 };
 
 /* One line begins; words are added to it. On a failed allocation t->failed. */
 void state_key(struct text *t, const char *key);

@@ -178,7 +178,7 @@ static bool find_out(int fd, const char *name, struct endpoint *ep, char shown[1
 /* One more socket of an endpoint that was adopted already, or a new one. Takes fd. */
 static void adopt(struct master *m, int fd, const char *name)
 {
-	struct endpoint like = {.group = -1}, *ep;
+	struct endpoint like = {0}, *ep;
 	char shown[128] = "";
 	bool is_known = find_out(fd, name, &like, shown);
 	struct endpoint_state state = {
@@ -186,7 +186,6 @@ static void adopt(struct master *m, int fd, const char *name)
 	    .name = shown,
 	    .input = "",
 	    .address = like.address,
-	    .group = -1,
 	    .path_device = like.path_device,
 	    .path_inode = like.path_inode,
 	    .n_fds = 1,

@@ -11,7 +11,7 @@
 
 #include "ring.h"
 
-enum { BLOCKS = 4, FIRST_AT = 128, DATA_AT = 96, TAKE_AT_MOST = 5000 };
+enum { BLOCKS = 4, FIRST_AT = 144, DATA_AT = 96, TAKE_AT_MOST = 5000 };
 
 static char *memory; /* with a page behind it that nobody may touch */
 static uint64_t next_seq, next_number;
@@ -242,6 +242,22 @@ START_TEST(noise)
 }
 END_TEST
 
+START_TEST(whose_it_is)
+{
+	struct ring_place *place = ring_place(memory);
+	fill(0, 1);
+	ck_assert(ring_has_place(memory));
+	head(0)->offset_to_first_pkt = 128; /* as of a build whose place was shorter */
+	ck_assert(!ring_has_place(memory));
+	ck_assert(ring_is_mine(place, 0) && ring_is_mine(place, UINT64_MAX));
+	place->from_ns = 100;
+	ck_assert(!ring_is_mine(place, 99) && ring_is_mine(place, 100) && ring_is_mine(place, UINT64_MAX));
+	place->until_ns = 200;
+	ck_assert(!ring_is_mine(place, 99) && ring_is_mine(place, 100) && ring_is_mine(place, 199));
+	ck_assert(!ring_is_mine(place, 200));
+}
+END_TEST
+
 START_TEST(heads)
 {
 	uint8_t made[RING_HEAD_MAX_BYTES];
@@ -314,6 +330,7 @@ int main(void)
 	tcase_add_test(tc, killed_between_stores);
 	tcase_add_test(tc, damage);
 	tcase_add_loop_test(tc, noise, 0, 200);
+	tcase_add_test(tc, whose_it_is);
 	tcase_add_test(tc, heads);
 	tcase_add_test(tc, tags_of_the_kernel);
 	suite_add_tcase(s, tc);
