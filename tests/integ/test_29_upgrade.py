@@ -9,7 +9,7 @@ import pytest
 from conftest import free_port, wait_for
 from faults import Counters, Sender, is_alive, wait_ready, wait_settled
 from peers import Collector, client, wait_read
-from reload_rig import master_counters, worker_rows
+from reload_rig import Load, master_counters, worker_rows
 from upgrade_rig import FAULTS, refuse, set_fault, start, wait_children
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -48,6 +48,24 @@ def run_upgrades(bench, n, pps):
     assert (counters.dropped(), counters.lost_at_death(), counters.kernel_drops()) == (0, 0, 0)
     assert counters.sum("input", "dropped_truncated_lines") == counters.sum("input", "dropped_stream_bytes") == 0
     assert counters.unbalanced() == []
+
+
+def test_another_file_each_time(bench):
+    """What the new program finds in the file is applied by the same roll."""
+    sink = bench.sink("--number", "--keys", 10000, ports=3)
+    config, millrace = start(bench, sink.addresses[:2])
+    load = Load(bench, sink)
+    udp = '{ type: udp, bind: "127.0.0.1:{port}", %s to: [out] }'
+    for change in (lambda: setattr(config, "workers", 4), lambda: config.inputs.update(udp=udp % "spread: shared,"),
+                   lambda: setattr(config, "backends", sink.addresses), lambda: config.inputs.update(udp=udp % "spread: packet,"),
+                   lambda: config.inputs.update(metrics=config.inputs.pop("udp")), lambda: setattr(config, "workers", 1)):
+        change()
+        config.write()
+        millrace.upgrade()
+        load.go_on()
+        wait_children(millrace, config.workers)
+        millrace.check()
+    load.ends_exactly(millrace)
 
 
 @pytest.mark.parametrize("n, pps", [

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A backend's name is a set of addresses that changes: it is asked again, all of them are tried, none for good."""
+import os
+import signal
 import socket
 import subprocess
 
@@ -7,6 +9,7 @@ import pytest
 
 from conftest import BUILD, free_port, wait_for
 from dns import NameServer
+from faults import wait_ready
 from peers import Collector, Wrapped, config, needs_root, one_input, send_stream, statsite
 
 pytestmark = [needs_root, pytest.mark.usefixtures("own_network")]
@@ -133,6 +136,10 @@ def test_refusals_that_last_make_it_down(bench):
     wait_for(lambda: rig.backend()["connect_failures"] >= 3, "three attempts that are refused")
     kept = rig.send()
     wait_for(lambda: rig.backend()["queued_records"] >= len(kept), "the lines to be kept")
+    (pid,) = rig.millrace.worker_pids().values()
+    os.kill(pid, signal.SIGTERM)  # the next worker goes on with it: down, with what is kept
+    wait_for(lambda: pid not in rig.millrace.worker_pids().values() and wait_ready(rig.millrace), "the next worker")
+    assert rig.backend()["state"] == "down" and rig.backend()["queued_records"] >= len(kept)
     rig.dns.names[NAME] = [new.host]
     wait_for_set(new, kept)
     rig.millrace.wait_line(rf"backend {NAME}:{port} up after")
